@@ -1,0 +1,9 @@
+"""Base optimizers: what turns a gradient into the direction G of a leap."""
+
+from orthoptim.base.adam import Adam
+from orthoptim.base.base import Base, Kind, State
+from orthoptim.base.muon import Muon
+from orthoptim.base.sgd import SGD
+from orthoptim.base.vadam import VAdam
+
+__all__ = ["SGD", "Adam", "Base", "Kind", "Muon", "State", "VAdam"]

@@ -1,0 +1,93 @@
+"""What a base optimizer is: the part that turns a gradient into a direction G."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+Kind = Literal["entries", "moduli", "matrices"]
+"""What a state tensor holds one value of: each entry, each entry but real, each matrix (real)."""
+
+State = dict[str, Tensor]
+
+
+class Base(ABC):
+    """A base optimizer: hyperparameters to be copied into a param group, and a pure function.
+
+    An instance only carries (validated) hyperparameters; the optimizer writes them into its param groups as plain
+    values, where schedulers and users may change them, and calls :meth:`direction` with what stands there.
+    Subclasses set ``name`` and are then found by it, also when a ``state_dict`` is loaded.
+
+    Attributes:
+        name: how param groups refer to it.
+        hyperparameters: plain values, by the names torch.optim uses.
+    """
+
+    name: ClassVar[str]
+    _registry: ClassVar[dict[str, type["Base"]]] = {}
+
+    def __init__(self, **hyperparameters: Any) -> None:
+        self.hyperparameters = hyperparameters
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Base._registry[cls.name] = cls
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{key}={value}" for key, value in self.hyperparameters.items())
+        return f"{type(self).__name__}({arguments})"
+
+    @staticmethod
+    def named(name: str) -> type["Base"]:
+        """The base optimizer that a param group names.
+
+        Example:
+            >>> Base.named("sgd").__name__
+            'SGD'
+        """
+        if name not in Base._registry:
+            raise ValueError(f"Invalid base: {name!r}; known are {', '.join(sorted(Base._registry))}")
+        return Base._registry[name]
+
+    @staticmethod
+    @abstractmethod
+    def buffers(hyperparameters: Mapping[str, Any]) -> dict[str, Kind]:
+        """The state it keeps, by name. All of it starts at zero."""
+
+    @staticmethod
+    @abstractmethod
+    def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+        """The direction G, to be descended, and the new state; changes none of its arguments.
+
+        Args:
+            x: the matrices, of shape (B, p, n).
+            grad: their gradient.
+            state: the buffers, of shape (B, p, n), or (B,) for kind ``"matrices"``.
+            t: for each matrix, the number of this step, from 1; shape (B,), real.
+            **hyperparameters: those of the instance, as they stand in the param group.
+        """
+
+
+def bias_correction(beta: float, t: Tensor) -> Tensor:
+    """1 − βᵗ per matrix, shape (B, 1, 1).
+
+    By expm1: at t = 1 and β = 0.999 the plain formula loses four of float32's seven digits.
+    """
+    return -torch.expm1(t * (math.log(beta) if beta > 0 else -math.inf))[..., None, None]
+
+
+def check_betas(betas: tuple[float, float]) -> None:
+    """Raise as torch.optim.Adam does."""
+    for index, beta in enumerate(betas):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"Invalid beta parameter at index {index}: {beta}")
+
+
+def check_nonnegative(**values: float) -> None:
+    """Raise as torch.optim does for a negative or non-finite hyperparameter."""
+    for name, value in values.items():
+        if not 0.0 <= value < math.inf:
+            raise ValueError(f"Invalid {name} value: {value}")

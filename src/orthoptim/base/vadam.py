@@ -1,0 +1,52 @@
+"""VectorAdam: Adam with one second moment per matrix."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthoptim.base.base import Base, Kind, State, bias_correction, check_betas, check_nonnegative
+
+
+class VAdam(Base):
+    r"""Adam whose second moment is one scalar per matrix, so that it only rescales the first.
+
+    .. math::
+        m_t = β_1 m_{t-1} + (1-β_1) g_t,\quad v_t = β_2 v_{t-1} + (1-β_2) ‖g_t‖_F^2,\qquad
+        G = \frac{m_t / (1-β_1^t)}{\sqrt{v_t / (1-β_2^t)} + ε}
+
+    It is equivariant under X → O₁XO₂, and ‖G‖_F is about one: the learning rate is the length of the leap.
+
+    Args:
+        betas: β₁ and β₂.
+        eps: ε.
+
+    Example:
+        >>> VAdam()
+        VAdam(betas=(0.9, 0.999), eps=1e-08)
+    """
+
+    name = "vadam"
+
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        check_betas(betas)
+        check_nonnegative(eps=eps)
+        super().__init__(betas=betas, eps=eps)
+
+    @staticmethod
+    def buffers(hyperparameters: Mapping[str, Any]) -> dict[str, Kind]:
+        """First moment per entry, second moment per matrix."""
+        return {"exp_avg": "entries", "exp_avg_sq": "matrices"}
+
+    @staticmethod
+    def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+        """See :meth:`Base.direction`."""
+        (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
+        exp_avg = state["exp_avg"].lerp(grad, 1 - beta1)
+        square = torch.linalg.vector_norm(grad, dim=(-2, -1)).square()
+        # a square that overflows must not stay infinite: the matrix would never move again
+        exp_avg_sq = state["exp_avg_sq"].lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
+        root = exp_avg_sq.sqrt()[..., None, None] / bias_correction(beta2, t).sqrt()
+        scale = 1 / (bias_correction(beta1, t) * (root + eps).clamp_min(torch.finfo(root.dtype).tiny))
+        return exp_avg * scale, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}

@@ -1,0 +1,113 @@
+"""Construction checks: a parameter that cannot be trained as asked is refused before anything is changed."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from orthoptim import stiefel
+from orthoptim.views import compute_dtype, from_matrices, matrix_shape, rounding, to_matrices
+
+_REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
+_WORTH_A_WARNING = 1e-3
+
+
+def check_lr(lr: Any) -> None:
+    """The learning rate is a finite number ≥ 0, or a tensor of one."""
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+        if not has_values(lr):
+            return
+        lr = lr.item()
+    if not 0.0 <= lr < math.inf:
+        raise ValueError(f"Invalid learning rate: {lr}")
+
+
+def check_group(group: Mapping[str, Any], label: str) -> None:
+    """Everything that can be said about a constrained group without looking at values."""
+    check_lr(group["lr"])
+    if group.get("weight_decay", 0) != 0:
+        raise ValueError(
+            f"{label}: weight_decay must be 0 for orthogonal parameters, whose norm is fixed; "
+            "put the parameters to be decayed into an ordinary group (algorithm='adamw')"
+        )
+    for name, param in named(group, label):
+        try:
+            if param.layout is not torch.strided:
+                raise ValueError(f"has layout {param.layout}: only dense parameters can be orthogonal")
+            if not (param.is_floating_point() or param.is_complex()):
+                raise ValueError(f"has dtype {param.dtype}: use a floating or complex one")
+            matrix_shape(param.shape, group["view"], group["side"])
+            if any(stride == 0 and size > 1 for stride, size in zip(param.stride(), param.shape, strict=True)):
+                raise ValueError("is expanded, so that several entries share one place in memory: clone() it first")
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
+
+
+@torch.no_grad()
+def repair_(group: Mapping[str, Any], label: str) -> None:
+    """Bring nearly orthonormal parameters onto the manifold; refuse the others. All are checked before one is changed.
+
+    Raises:
+        ValueError: for a parameter that is not finite, or too far away to know what was meant.
+    """
+    view, side = group["view"], group["side"]
+    repairs: list[tuple[Tensor, Tensor]] = []
+    for name, param in named(group, label):
+        if not has_values(param):
+            continue
+        x = to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
+        c = stiefel.defect(x)
+        far = float(torch.linalg.matrix_norm(c).max())
+        if not math.isfinite(far):
+            raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
+        p = x.shape[-2]
+        if far <= rounding(param.dtype, p) and param.dtype == x.dtype:
+            continue
+        # the Frobenius norm bounds the spectral one, which is dearer
+        if far >= _REPAIRABLE and float(torch.linalg.eigvalsh(c).abs().max()) >= _REPAIRABLE:
+            raise ValueError(
+                f"{name} is not orthonormal (distance {far:.3g}): call orthoptim.orthogonalize_ on it, with "
+                f"view={view!r} and side={side!r}, before building the optimizer"
+            )
+        if far > max(_WORTH_A_WARNING, rounding(param.dtype, p)):
+            warnings.warn(
+                f"{name} was not orthonormal (distance {far:.3g}) and has been moved to the nearest point that is; "
+                "call orthoptim.orthogonalize_ to do so yourself",
+                stacklevel=5,
+            )
+        repairs.append((param, stiefel.newton_schulz(x)))
+    for param, x in repairs:
+        param.copy_(from_matrices(x, param.shape, view, side))
+
+
+def check_gradients(groups: list[dict[str, Any]]) -> None:
+    """Before a step: sparse gradients are refused while nothing has been changed."""
+    for index, group in enumerate(groups):
+        for position, param in enumerate(group["params"]):
+            if param.grad is not None and param.grad.layout is not torch.strided:
+                name = parameter_name(group, position, f"group {index}")
+                raise RuntimeError(f"{name} has a sparse gradient, which orthoptim does not support: use sparse=False")
+
+
+def named(group: Mapping[str, Any], label: str) -> list[tuple[str, Tensor]]:
+    """The parameters of a group with names for error messages."""
+    return [(parameter_name(group, position, label), param) for position, param in enumerate(group["params"])]
+
+
+def parameter_name(group: Mapping[str, Any], position: int, label: str) -> str:
+    """``parameter 'attn.weight' (64×64)``, or its place where it has no name."""
+    shape = "×".join(map(str, group["params"][position].shape)) or "scalar"
+    if "param_names" in group:
+        return f"parameter {group['param_names'][position]!r} ({shape})"
+    return f"parameter {position} of {label} ({shape})"
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether there is data to look at: not so for meta and fake tensors."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))

@@ -1,0 +1,105 @@
+"""Ordinary groups: parameters without a constraint, stepped by torch's own AdamW or SGD."""
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+# torch's defaults; `capturable` must stand in the group for torch.compile to switch it on
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "adamw": {
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 1e-2,
+        "amsgrad": False,
+        "maximize": False,
+        "foreach": None,
+        "fused": None,
+        "capturable": False,
+    },
+    "sgd": {
+        "lr": 1e-3,
+        "momentum": 0,
+        "dampening": 0,
+        "weight_decay": 0,
+        "nesterov": False,
+        "maximize": False,
+        "foreach": None,
+        "fused": None,
+    },
+}
+
+_REFERENCE = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+
+
+def check(group: Mapping[str, Any]) -> None:
+    """Raise what torch.optim.AdamW or SGD raises for these hyperparameters."""
+    algorithm = group["algorithm"]
+    options = {key: group[key] for key in DEFAULTS[algorithm]}
+    _REFERENCE[algorithm]([torch.zeros(1, requires_grad=True)], **options)
+
+
+def init_state(param: Tensor, group: Mapping[str, Any], state: dict[str, Any]) -> list[Tensor | None]:
+    """Create what is missing of the state, and return it in the order :func:`step` takes it."""
+    if group["algorithm"] == "sgd":
+        # None until the first step: torch then makes the gradient the first buffer
+        return [state.get("momentum_buffer")]
+    if not state:
+        on_device = group["capturable"] or group["fused"]
+        state["step"] = torch.zeros((), dtype=torch.float32, device=param.device if on_device else "cpu")
+        state["exp_avg"] = torch.zeros_like(param)
+        state["exp_avg_sq"] = torch.zeros_like(param)
+        if group["amsgrad"]:
+            state["max_exp_avg_sq"] = torch.zeros_like(param)
+    names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"]
+    return [state[name] for name in names if name in state]
+
+
+def step(
+    group: Mapping[str, Any],
+    params: list[Tensor],
+    grads: list[Tensor],
+    states: list[Any],
+    state: MutableMapping[Tensor, dict[str, Any]],
+) -> None:
+    """One step of torch's functional optimizer, in place.
+
+    Args:
+        group: the options.
+        params: the parameters that have a gradient.
+        grads: their gradients.
+        states: what :func:`init_state` returned for each, in one list.
+        state: the optimizer's state, for what the first step creates.
+    """
+    if not params:
+        return
+    width = len(states) // len(params)
+    columns = [states[i::width] for i in range(width)]
+    if group["algorithm"] == "sgd":
+        buffers = columns[0]
+        options = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize", "foreach", "fused")
+        sgd(params, grads, buffers, **{key: group[key] for key in options})
+        if group["momentum"] != 0:
+            for param, buffer in zip(params, buffers, strict=True):
+                state[param]["momentum_buffer"] = buffer
+        return
+    *moments, steps = columns
+    exp_avgs, exp_avg_sqs, max_exp_avg_sqs = moments if len(moments) == 3 else (*moments, [])
+    beta1, beta2 = group["betas"]
+    options = ("amsgrad", "lr", "weight_decay", "eps", "maximize", "foreach", "fused", "capturable")
+    adamw(
+        params,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        max_exp_avg_sqs,
+        steps,
+        has_complex=any(torch.is_complex(p) for p in params),
+        beta1=beta1,
+        beta2=beta2,
+        **{key: group[key] for key in options},
+    )

@@ -1,0 +1,374 @@
+"""The contract of every orthoptimizer: torch.optim on the outside, one pure function per method on the inside."""
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, StateDict
+
+from orthoptim import stiefel
+from orthoptim.base import Base, Kind, State
+from orthoptim.optim import checks, ordinary
+from orthoptim.optim.buckets import Bucket, make_buckets
+from orthoptim.views import Side, View, compute_dtype, distance, matrix_shape, real_dtype
+
+Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
+
+
+class Update(NamedTuple):
+    """What a method makes of one bucket.
+
+    Attributes:
+        x: the new matrices, (B, p, n).
+        state: the new values of the method's own buffers.
+        clipped: which matrices had their step shortened, (B,).
+    """
+
+    x: Tensor
+    state: State = {}  # noqa: RUF012  (a NamedTuple default; never changed)
+    clipped: Tensor | None = None
+
+
+class Drift(NamedTuple):
+    """How far the matrices of one group are from the manifold, and what happened to their steps."""
+
+    group: int
+    matrices: int
+    mean_distance: float
+    max_distance: float
+    skipped: int
+    clipped: int
+
+
+class Orthoptimizer(Optimizer):
+    """Base class of the orthoptimizers. A method overrides :meth:`update`, never ``step``.
+
+    A step takes the way *parameters → buckets → direction → update → parameters*. Everything between gathering and
+    writing back is pure, so a bucket is written whole or not at all, and without host synchronisation: a matrix whose
+    gradient is not finite keeps its value and its state by a mask on the device, is counted, and its neighbours step.
+
+    Groups with ``algorithm="adamw"`` or ``"sgd"`` hold ordinary parameters and are stepped by torch's own code.
+
+    State per parameter: ``step``; ``taken`` and ``clipped`` (one count per matrix); the buffers of the base optimizer
+    and of the method, in the parameter's own shape; ``master``, a float32 copy of a half-precision parameter.
+    """
+
+    algorithm: ClassVar[str]
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor | None,
+        base: Base,
+        *,
+        view: View = "matrix",
+        side: Side = "auto",
+        maximize: bool = False,
+        **options: Any,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "base": base,
+            "view": view,
+            "side": side,
+            "maximize": maximize,
+            **options,
+        }
+        super().__init__(params, defaults)
+
+    # What a method provides
+
+    @staticmethod
+    @abstractmethod
+    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+        """Step from X along the direction G; a pure function.
+
+        Args:
+            x: matrices (B, p, n) with p ≤ n and (nearly) orthonormal rows.
+            g: direction to descend, the output of the base optimizer.
+            lr: η, a 0-d tensor.
+            state: the method's own buffers, see :meth:`buffers`.
+            t: for each matrix, the number of this step, from 1.
+            group: the options.
+        """
+
+    @staticmethod
+    def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
+        """State the method keeps beside that of its base optimizer."""
+        return {}
+
+    @staticmethod
+    def check_options(group: Mapping[str, Any]) -> None:
+        """Raise ValueError for options of the method that make no sense."""
+
+    # torch.optim
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, constrained or ordinary; see :meth:`torch.optim.Optimizer.add_param_group`."""
+        algorithm = param_group.setdefault("algorithm", self.algorithm)
+        label = f"group {len(self.param_groups)}"
+        if algorithm not in (self.algorithm, *ordinary.DEFAULTS):
+            known = ", ".join([self.algorithm, *ordinary.DEFAULTS])
+            raise ValueError(f"Invalid algorithm of {label}: {algorithm!r}; choose one of {known}")
+        mine = algorithm == self.algorithm
+        defaults = self._constrained_defaults(param_group) if mine else ordinary.DEFAULTS[algorithm]
+        given = set(param_group)
+        param_group.update({key: value for key, value in defaults.items() if key not in given})
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            for key in self.defaults.keys() - defaults.keys() - given:
+                del group[key]  # torch fills every group with the defaults of the constrained ones
+            if mine:
+                self._check_group(group, label)
+                checks.repair_(group, label)
+            else:
+                ordinary.check(group)
+        except Exception:
+            self.param_groups.pop()
+            raise
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Perform one optimization step.
+
+        Args:
+            closure: reevaluates the model and returns the loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        checks.check_gradients(self.param_groups)
+        for group in self.param_groups:
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
+            states: list[Any] = []
+            self._init_group(group, params, grads, states)
+            if group["algorithm"] in ordinary.DEFAULTS:
+                ordinary.step(group, params, grads, states, self.state)
+            else:
+                self._step_group(group, params, grads, states)
+        return loss
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load what :meth:`state_dict` returned.
+
+        torch casts every floating state but ``step`` to the dtype of its parameter, which would round the float32
+        state of a half-precision parameter: constrained groups take it as it was saved.
+        """
+        seen: StateDict = {}
+
+        def look(_: Optimizer, final: StateDict) -> None:  # registered last: after the hooks of the user
+            self._check_saved(final)
+            seen.update(final)
+
+        before = self.register_load_state_dict_pre_hook(look)
+        after = self.register_load_state_dict_post_hook(lambda _: self._restore_precision(seen), prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    # For those who watch a run
+
+    @torch.no_grad()
+    def drift(self) -> list[Drift]:
+        """Distance from the manifold and counts of skipped and clipped steps, for each constrained group.
+
+        The distance is that of the parameters as the model uses them. Synchronises with the device.
+        """
+        report = []
+        for index, group in enumerate(self.param_groups):
+            if group["algorithm"] in ordinary.DEFAULTS:
+                continue
+            distances = [distance(p, view=group["view"], side=group["side"]).reshape(-1) for p in group["params"]]
+            values = torch.cat([d.double().cpu() for d in distances])
+            states = [self.state[p] for p in group["params"] if p in self.state and "taken" in self.state[p]]
+            skipped = sum(int(s["step"]) * s["taken"].numel() - int(s["taken"].sum()) for s in states)
+            clipped = sum(int(s["clipped"].sum()) for s in states)
+            report.append(Drift(index, len(values), float(values.mean()), float(values.max()), skipped, clipped))
+        return report
+
+    # Inside
+
+    def _constrained_defaults(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The defaults of a constrained group, its base optimizer dissolved into plain values."""
+        if group.get("lr", self.defaults["lr"]) is None:
+            raise ValueError("parameter group didn't specify a value of required optimization parameter lr")
+        base = group.pop("base", self.defaults["base"])
+        if isinstance(base, str):
+            base = Base.named(base)()
+        if not isinstance(base, Base):
+            raise TypeError(f"base must be a base optimizer such as orthoptim.VAdam(), but got {base!r}")
+        keys = self._base_keys(type(base))
+        plain = {keys[name]: value for name, value in base.hyperparameters.items()}
+        return {**self.defaults, **plain, "base": base.name}
+
+    def _base_keys(self, base: type[Base]) -> dict[str, str]:
+        """Where a group keeps each hyperparameter of its base: under its own name, unless the method has that name."""
+        names = [name for name in inspect.signature(base.__init__).parameters if name != "self"]
+        return {name: f"base_{name}" if name in self.defaults else name for name in names}
+
+    def _hyperparameters(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: group[key] for name, key in self._base_keys(Base.named(group["base"])).items()}
+
+    def _check_group(self, group: dict[str, Any], label: str) -> None:
+        Base.named(group["base"])(**self._hyperparameters(group))
+        checks.check_group(group, label)
+        self.check_options(group)
+
+    def _buffers(self, group: Mapping[str, Any]) -> dict[str, Kind]:
+        base = Base.named(group["base"])
+        return {**base.buffers(self._hyperparameters(group)), **self.buffers(group)}
+
+    def _init_group(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[Any]) -> None:
+        """Fill the lists with the parameters that have a gradient, creating their state at the first one.
+
+        torch.compile calls a method of this name outside the graph, with just such arguments.
+        """
+        for param in group["params"]:
+            if param.grad is None:
+                continue
+            params.append(param)
+            grads.append(param.grad)
+            if group["algorithm"] in ordinary.DEFAULTS:
+                states.extend(ordinary.init_state(param, group, self.state[param]))
+            else:
+                states.extend(self._init_state(param, group, self.state[param]))
+
+    def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> list[Tensor]:
+        dtype = compute_dtype(param.dtype)
+        batch = matrix_shape(param.shape, group["view"], group["side"])[0]
+        buffers = self._buffers(group)
+        for name in self._state_names(group, param.dtype):
+            if name in state:
+                continue
+            if name == "step":
+                state[name] = torch.zeros((), dtype=torch.float32, device=param.device)
+            elif name in ("taken", "clipped"):
+                state[name] = torch.zeros(batch, dtype=torch.int32, device=param.device)
+            elif name == "master":
+                state[name] = param.detach().to(dtype, memory_format=torch.preserve_format)
+            elif buffers[name] == "entries":
+                state[name] = torch.zeros_like(param, dtype=dtype)
+            elif buffers[name] == "moduli":
+                state[name] = torch.zeros_like(param, dtype=real_dtype(dtype))
+            else:
+                state[name] = torch.zeros(batch, dtype=real_dtype(dtype), device=param.device)
+        return [state[name] for name in self._state_names(group, param.dtype)]
+
+    def _state_names(self, group: Mapping[str, Any], dtype: torch.dtype) -> list[str]:
+        master = ["master"] if compute_dtype(dtype) != dtype else []
+        return ["step", "taken", "clipped", *master, *self._buffers(group)]
+
+    def _step_group(
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[Tensor]
+    ) -> None:
+        tensors: list[dict[str, Tensor]] = []
+        start = 0
+        for param in params:
+            names = self._state_names(group, param.dtype)
+            tensors.append(dict(zip(names, states[start : start + len(names)], strict=True)))
+            start += len(names)
+        for bucket in make_buckets(params, group["view"], group["side"]):
+            self._step_bucket(
+                bucket,
+                group,
+                [params[i] for i in bucket.members],
+                [grads[i] for i in bucket.members],
+                [tensors[i] for i in bucket.members],
+            )
+
+    def _step_bucket(
+        self, bucket: Bucket, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], tensors: list[State]
+    ) -> None:
+        kinds: dict[str, str] = {"taken": "matrices", "clipped": "matrices", **self._buffers(group)}
+        state = {}
+        for name, kind in kinds.items():
+            values = [tensor[name] for tensor in tensors]
+            state[name] = bucket.gather_scalars(values) if kind == "matrices" else bucket.gather(values)
+        x = bucket.gather(params)
+        if "master" in tensors[0]:
+            x = _newest(x, bucket.gather([tensor["master"] for tensor in tensors]))
+        grad = bucket.gather(grads).to(bucket.dtype)
+        lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+
+        new_x, new_state = self._advance(x, grad, state, lr, group)
+
+        # Nothing has been written so far; from here on there are only copies.
+        targets, sources = [*params], bucket.scatter(new_x)
+        if "master" in tensors[0]:
+            targets += [tensor["master"] for tensor in tensors]
+            sources += sources
+        for name, value in new_state.items():
+            targets += [tensor[name] for tensor in tensors]
+            sources += bucket.scatter_scalars(value) if kinds[name] == "matrices" else bucket.scatter(value)
+        torch._foreach_copy_(targets, sources)
+        torch._foreach_add_([tensor["step"] for tensor in tensors], 1)
+
+    def _advance(
+        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, group: Mapping[str, Any]
+    ) -> tuple[Tensor, State]:
+        """New matrices and new state of one bucket; pure."""
+        base = Base.named(group["base"])
+        taken = state["taken"] + 1
+        t = taken.to(lr.dtype)
+        g, new_state = base.direction(x, -grad if group["maximize"] else grad, state, t, **self._hyperparameters(group))
+        finite = torch.isfinite(stiefel.max_modulus(grad)) & torch.isfinite(stiefel.max_modulus(g))
+        update = self.update(x, g, lr, state, t, group)
+        new_state = {**new_state, **update.state, "taken": taken}
+        if update.clipped is not None:
+            new_state["clipped"] = state["clipped"] + update.clipped
+        kept = {name: _where(finite, value, state[name]) for name, value in new_state.items()}
+        return _where(finite, update.x, x), kept
+
+    def _check_saved(self, state_dict: StateDict) -> None:
+        for index, (group, saved) in enumerate(zip(self.param_groups, state_dict["param_groups"], strict=False)):
+            found = saved.get("algorithm")
+            if found != group["algorithm"]:
+                raise ValueError(
+                    f"loaded state dict has algorithm {found!r} in group {index}, this optimizer has "
+                    f"{group['algorithm']!r}: build the optimizer that was saved"
+                )
+            for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=False)):
+                for name, value in state_dict["state"].get(key, {}).items():
+                    if isinstance(value, Tensor) and value.shape not in _state_shapes(param, group):
+                        label = checks.parameter_name(group, position, f"group {index}")
+                        raise ValueError(f"loaded state dict has a {name!r} of shape {tuple(value.shape)} for {label}")
+
+    def _restore_precision(self, state_dict: StateDict) -> None:
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            if group["algorithm"] in ordinary.DEFAULTS:
+                continue
+            for param, key in zip(group["params"], saved["params"], strict=True):
+                for name, value in state_dict["state"].get(key, {}).items():
+                    if isinstance(value, Tensor):
+                        self.state[param][name] = value.to(param.device, copy=True)
+
+
+def _state_shapes(param: Tensor, group: Mapping[str, Any]) -> tuple[torch.Size, ...]:
+    """The shapes a state tensor may have: that of a scalar, of the parameter, of its batch of matrices."""
+    if group["algorithm"] in ordinary.DEFAULTS:
+        return torch.Size(), param.shape
+    return torch.Size(), param.shape, matrix_shape(param.shape, group["view"], group["side"])[0]
+
+
+def _newest(x: Tensor, master: Tensor) -> Tensor:
+    """The master copy of each matrix, or the parameter itself where somebody has written to it since."""
+    untouched = (master.to(x.dtype) == x).all(-1).all(-1)
+    return _where(untouched, master, x.to(master.dtype))
+
+
+def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)

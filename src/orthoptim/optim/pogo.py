@@ -1,0 +1,82 @@
+"""POGO: leap along the relative gradient, land back on the manifold."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from orthoptim import stiefel
+from orthoptim.base import Base, State, VAdam
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params, Update
+from orthoptim.views import Side, View
+
+
+class POGO(Orthoptimizer):
+    r"""Proximal One-step Geometric Optimization.
+
+    .. math::
+        \begin{aligned}
+        &G = \operatorname{base}(∇f(X))              && \text{direction} \\
+        &R = X \operatorname{Skew}(X^H G)            && \text{relative gradient} \\
+        &M = X - ηR                                  && \text{leap} \\
+        &X ← M - λ(MM^H - I)M                        && \text{land; λ = ½ by default}
+        \end{aligned}
+
+    Only matrix products, and with the default landing ``"safe"`` never farther than ½ from the manifold, whatever the
+    gradients and the learning rate; in ordinary training within rounding of it.
+
+    Args:
+        params: parameters, named parameters or param groups; every option below may also be set per group.
+        lr: η. With :class:`VAdam` it is about the length of a step in the Frobenius norm; the paper uses 0.5.
+        base: turns the gradient into the direction.
+        landing: ``"safe"``, ``"strict"`` (within 1.5e-6 for any gradients), ``"half"`` (the paper's λ = ½), ``"root"``
+            (the paper's quartic), ``"argmin"`` (the best λ) or ``"newton-schulz"`` (``landing_steps`` times λ = ½).
+        landing_steps: the number of landings of ``"newton-schulz"``.
+        view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"filters"``, the first dim
+            against the rest; ``"kernels"``, the k×k kernels of a convolution.
+        side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
+        maximize: ascend instead.
+
+    Example:
+        >>> import torch
+        >>> from orthoptim import POGO, distance, orthogonalize_
+        >>> layer = torch.nn.Linear(8, 8, bias=False)
+        >>> _ = orthogonalize_(layer.weight)
+        >>> opt = POGO(layer.parameters(), lr=0.1)
+        >>> layer(torch.ones(8)).square().mean().backward()
+        >>> opt.step()
+        >>> bool(distance(layer.weight) < 1e-4)
+        True
+    """
+
+    algorithm = "pogo"
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor | None = None,
+        base: Base = VAdam(),  # noqa: B008  (never changed)
+        *,
+        landing: str = "safe",
+        landing_steps: int = 2,
+        view: View = "matrix",
+        side: Side = "auto",
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params, lr, base, view=view, side=side, maximize=maximize, landing=landing, landing_steps=landing_steps
+        )
+
+    @staticmethod
+    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+        """See :meth:`Orthoptimizer.update`."""
+        policy = stiefel.policy(group["landing"], group["landing_steps"])
+        step = stiefel.pogo_step(x, g, lr, policy)
+        return Update(step.x, clipped=step.clipped)
+
+    @staticmethod
+    def check_options(group: Mapping[str, Any]) -> None:
+        """See :meth:`Orthoptimizer.check_options`."""
+        stiefel.policy(group["landing"])
+        if group["landing_steps"] < 1:
+            raise ValueError(f"Invalid landing_steps value: {group['landing_steps']}")

@@ -1,0 +1,62 @@
+"""The geometry of the Stiefel manifold {X of shape (..., p, n), p ≤ n : XXᴴ = I}.
+
+Every function takes batches of matrices, real or complex, on or off the manifold.
+"""
+
+import torch
+from torch import Tensor
+
+
+def sym(a: Tensor) -> Tensor:
+    """Hermitian part ½(A + Aᴴ) of square matrices."""
+    return 0.5 * (a + a.mH)
+
+
+def skew(a: Tensor) -> Tensor:
+    """Skew-Hermitian part ½(A − Aᴴ) of square matrices."""
+    return 0.5 * (a - a.mH)
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """Real inner product ⟨A, B⟩ = Re Σ conj(A)∘B, one value per matrix."""
+    return (a.conj() * b).real.sum((-2, -1))
+
+
+def max_modulus(a: Tensor) -> Tensor:
+    """Largest modulus of the entries, one value per matrix; not finite if any entry is not."""
+    norm: Tensor = torch.linalg.vector_norm(a, torch.inf, dim=(-2, -1))
+    return norm
+
+
+def relative_gradient(x: Tensor, g: Tensor) -> Tensor:
+    """Relative gradient R = X Skew(XᴴG) = ½[(XXᴴ)G − (XGᴴ)X].
+
+    Example:
+        >>> x, g = torch.eye(2, 3), torch.ones(2, 3)
+        >>> relative_gradient(x, g)
+        tensor([[0.0000, 0.0000, 0.5000],
+                [0.0000, 0.0000, 0.5000]])
+    """
+    return 0.5 * ((x @ x.mH) @ g - (x @ g.mH) @ x)
+
+
+def subtract_identity(a: Tensor) -> Tensor:
+    """A − I, written into A itself (which must be a fresh product)."""
+    a.diagonal(dim1=-2, dim2=-1).sub_(1)
+    return a
+
+
+def defect(x: Tensor) -> Tensor:
+    """C = XXᴴ − I, of shape (..., p, p)."""
+    return subtract_identity(x @ x.mH)
+
+
+def distance(x: Tensor) -> Tensor:
+    """Distance to the manifold ‖XXᴴ − I‖_F, one value per matrix.
+
+    Example:
+        >>> distance(2 * torch.eye(1, 3))
+        tensor(3.)
+    """
+    norm: Tensor = torch.linalg.matrix_norm(defect(x))
+    return norm

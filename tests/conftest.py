@@ -1,0 +1,17 @@
+"""Settings for all tests."""
+
+import hypothesis
+import pytest
+import torch
+
+# One thread per worker: two pytest-xdist workers with two threads each are ten times slower on two cores.
+torch.set_num_threads(1)
+
+# No deadline: the first call into a torch kernel may take a second. Derandomised: a red run can be run again.
+hypothesis.settings.register_profile("orthoptim", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.load_profile("orthoptim")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
