@@ -103,8 +103,8 @@ def is_orthogonal(tensor: Tensor, *, view: View = "matrix", side: Side = "auto",
 
 
 def rounding(dtype: torch.dtype, p: int) -> float:
-    """The distance that rounding alone explains, 10·u·p."""
-    return 10 * (torch.finfo(dtype).eps / 2) * p
+    """The distance that rounding alone explains, 10·u·p; in half precision that can be all or nothing, so at most ½."""
+    return min(10 * (torch.finfo(dtype).eps / 2) * p, 0.5)
 
 
 @torch.no_grad()

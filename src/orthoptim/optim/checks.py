@@ -50,8 +50,11 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
 
 
 @torch.no_grad()
-def repair_(group: Mapping[str, Any], label: str) -> None:
+def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
     """Bring nearly orthonormal parameters onto the manifold; refuse the others. All are checked before one is changed.
+
+    Returns:
+        The parameters that were moved, with their former values.
 
     Raises:
         ValueError: for a parameter that is not finite, or too far away to know what was meant.
@@ -66,8 +69,7 @@ def repair_(group: Mapping[str, Any], label: str) -> None:
         far = float(torch.linalg.matrix_norm(c).max())
         if not math.isfinite(far):
             raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
-        p = x.shape[-2]
-        if far <= rounding(param.dtype, p) and param.dtype == x.dtype:
+        if far <= rounding(param.dtype, x.shape[-2]):
             continue
         # the Frobenius norm bounds the spectral one, which is dearer
         if far >= _REPAIRABLE and float(torch.linalg.eigvalsh(c).abs().max()) >= _REPAIRABLE:
@@ -75,15 +77,17 @@ def repair_(group: Mapping[str, Any], label: str) -> None:
                 f"{name} is not orthonormal (distance {far:.3g}): call orthoptim.orthogonalize_ on it, with "
                 f"view={view!r} and side={side!r}, before building the optimizer"
             )
-        if far > max(_WORTH_A_WARNING, rounding(param.dtype, p)):
+        if far > _WORTH_A_WARNING:
             warnings.warn(
                 f"{name} was not orthonormal (distance {far:.3g}) and has been moved to the nearest point that is; "
-                "call orthoptim.orthogonalize_ to do so yourself",
+                "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)",
                 stacklevel=5,
             )
         repairs.append((param, stiefel.newton_schulz(x)))
+    former = {param: param.detach().clone() for param, _ in repairs}
     for param, x in repairs:
         param.copy_(from_matrices(x, param.shape, view, side))
+    return former
 
 
 def check_gradients(groups: list[dict[str, Any]]) -> None:

@@ -77,6 +77,7 @@ class Orthoptimizer(Optimizer):
             "maximize": maximize,
             **options,
         }
+        self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
         super().__init__(params, defaults)
 
     # What a method provides
@@ -124,12 +125,18 @@ class Orthoptimizer(Optimizer):
                 del group[key]  # torch fills every group with the defaults of the constrained ones
             if mine:
                 self._check_group(group, label)
-                checks.repair_(group, label)
+                former = checks.repair_(group, label)
+                self._repaired.update({param: (value, param._version) for param, value in former.items()})
             else:
                 ordinary.check(group)
         except Exception:
             self.param_groups.pop()
             raise
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore from a pickle or a copy, which hold the param groups and the state."""
+        super().__setstate__(state)
+        self.__dict__.setdefault("_repaired", {})
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -164,7 +171,9 @@ class Orthoptimizer(Optimizer):
         """Load what :meth:`state_dict` returned.
 
         torch casts every floating state but ``step`` to the dtype of its parameter, which would round the float32
-        state of a half-precision parameter: constrained groups take it as it was saved.
+        state of a half-precision parameter: constrained groups take it as it was saved. A state also says that the
+        parameters come from the middle of a run and are meant as they are: what construction repaired is taken back,
+        so that resuming equals never having stopped.
         """
         seen: StateDict = {}
 
@@ -173,7 +182,7 @@ class Orthoptimizer(Optimizer):
             seen.update(final)
 
         before = self.register_load_state_dict_pre_hook(look)
-        after = self.register_load_state_dict_post_hook(lambda _: self._restore_precision(seen), prepend=True)
+        after = self.register_load_state_dict_post_hook(lambda _: self._restore(seen), prepend=True)
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -237,6 +246,7 @@ class Orthoptimizer(Optimizer):
 
         torch.compile calls a method of this name outside the graph, with just such arguments.
         """
+        self._repaired.clear()
         for param in group["params"]:
             if param.grad is None:
                 continue
@@ -314,7 +324,7 @@ class Orthoptimizer(Optimizer):
         for name, value in new_state.items():
             targets += [tensor[name] for tensor in tensors]
             sources += bucket.scatter_scalars(value) if kinds[name] == "matrices" else bucket.scatter(value)
-        torch._foreach_copy_(targets, sources)
+        _copy_all_(targets, sources)
         torch._foreach_add_([tensor["step"] for tensor in tensors], 1)
 
     def _advance(
@@ -347,14 +357,19 @@ class Orthoptimizer(Optimizer):
                         label = checks.parameter_name(group, position, f"group {index}")
                         raise ValueError(f"loaded state dict has a {name!r} of shape {tuple(value.shape)} for {label}")
 
-    def _restore_precision(self, state_dict: StateDict) -> None:
+    @torch.no_grad()
+    def _restore(self, state_dict: StateDict) -> None:
+        for param, (former, version) in self._repaired.items():
+            if param._version == version:
+                param.copy_(former)
+        self._repaired.clear()
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            if group["algorithm"] in ordinary.DEFAULTS:
-                continue
+            mine = group["algorithm"] == self.algorithm
             for param, key in zip(group["params"], saved["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
-                    if isinstance(value, Tensor):
-                        self.state[param][name] = value.to(param.device, copy=True)
+                    if isinstance(value, Tensor):  # copied: torch would go on in the very tensors that were loaded
+                        loaded = value.to(param.device) if mine else self.state[param][name]
+                        self.state[param][name] = loaded.clone() if loaded is value else loaded
 
 
 def _state_shapes(param: Tensor, group: Mapping[str, Any]) -> tuple[torch.Size, ...]:
@@ -368,6 +383,13 @@ def _newest(x: Tensor, master: Tensor) -> Tensor:
     """The master copy of each matrix, or the parameter itself where somebody has written to it since."""
     untouched = (master.to(x.dtype) == x).all(-1).all(-1)
     return _where(untouched, master, x.to(master.dtype))
+
+
+def _copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
+    # foreach does not write through lazily conjugated views: write the conjugate into the memory behind them
+    lazy = [t.is_complex() and t.is_conj() for t in targets]
+    sources = [s.conj().resolve_conj() if c else s for s, c in zip(sources, lazy, strict=True)]
+    torch._foreach_copy_([t.conj() if c else t for t, c in zip(targets, lazy, strict=True)], sources)
 
 
 def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -1,0 +1,56 @@
+"""The methods under test. To put a new one under the contract, add a line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import orthoptim as oo
+
+Method = Callable[..., oo.Orthoptimizer]
+
+
+def method(cls: type[oo.Orthoptimizer], **defaults: Any) -> Method:
+    """A constructor with the learning rate and options the contract is tested with."""
+
+    def make(params: Any, **options: Any) -> oo.Orthoptimizer:
+        return cls(params, **{**defaults, **options})
+
+    return make
+
+
+METHODS: dict[str, Method] = {
+    "pogo": method(oo.POGO, lr=0.1),
+    "pogo-sgd": method(oo.POGO, lr=0.01, base=oo.SGD(momentum=0.9)),
+    "pogo-muon": method(oo.POGO, lr=0.05, base=oo.Muon()),
+    "pogo-strict": method(oo.POGO, lr=0.1, landing="strict"),
+}
+
+every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS.keys())
+
+
+def point(*shape: int, dtype: torch.dtype = torch.float32, view: str = "matrix", side: str = "auto", seed: int = 0):
+    """A parameter with orthonormal matrices."""
+    generator = torch.Generator().manual_seed(seed)
+    tensor = torch.empty(*shape, dtype=dtype)
+    oo.orthogonalize_(tensor, view=view, side=side, init="random", generator=generator)
+    return torch.nn.Parameter(tensor)
+
+
+def set_gradients(params, t: int = 0, scale: float = 1.0) -> None:
+    """Gradients that depend on the parameter, the step and the place, and on nothing else."""
+    for index, param in enumerate(params):
+        generator = torch.Generator().manual_seed(1000 * index + t)
+        noise = torch.randn(param.shape, dtype=torch.float64, generator=generator).to(param.dtype)
+        param.grad = scale * (noise + param.detach() * (index + 1))
+
+
+def steps(opt: torch.optim.Optimizer, params, count: int, start: int = 0) -> None:
+    for t in range(start, start + count):
+        set_gradients(params, t)
+        opt.step()
+
+
+def clones(params):
+    return [torch.nn.Parameter(p.detach().clone()) for p in params]
