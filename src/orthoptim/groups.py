@@ -120,6 +120,7 @@ def orthogonalize_(
     if isinstance(target, nn.Module):
         if patterns is None:
             raise TypeError("orthogonalize_ of a module needs patterns, such as {'attn.*weight': 'matrix'}")
+        work = []
         for options, named in match(target, patterns):
             kind, of = options.get("view", view), options.get("side", side)
             for name, param in named:
@@ -127,8 +128,9 @@ def orthogonalize_(
                     matrix_shape(param.shape, kind, of)
                 except ValueError as error:
                     raise ValueError(f"parameter {name!r} {error}") from None
-            for _, param in named:
-                _orthogonalize_tensor_(param, kind, of, init, generator)
+                work.append((param, kind, of))
+        for param, kind, of in work:
+            _orthogonalize_tensor_(param, kind, of, init, generator)
         return target
     if patterns is not None:
         raise TypeError("orthogonalize_ of a tensor takes view=..., not patterns")

@@ -1,5 +1,6 @@
 """What a base optimizer is: the part that turns a gradient into a direction G."""
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,10 +24,12 @@ class Base(ABC):
 
     Attributes:
         name: how param groups refer to it.
+        names: of its hyperparameters, the arguments of ``__init__``.
         hyperparameters: plain values, by the names torch.optim uses.
     """
 
     name: ClassVar[str]
+    names: ClassVar[tuple[str, ...]]
     _registry: ClassVar[dict[str, type["Base"]]] = {}
 
     def __init__(self, **hyperparameters: Any) -> None:
@@ -34,6 +37,7 @@ class Base(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.names = tuple(name for name in inspect.signature(cls.__init__).parameters if name != "self")
         Base._registry[cls.name] = cls
 
     def __repr__(self) -> str:

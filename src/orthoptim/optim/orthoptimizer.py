@@ -57,6 +57,11 @@ class Orthoptimizer(Optimizer):
     """
 
     algorithm: ClassVar[str]
+    _names: ClassVar[frozenset[str]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._names = frozenset(inspect.signature(cls.__init__).parameters)
 
     def __init__(
         self,
@@ -71,11 +76,11 @@ class Orthoptimizer(Optimizer):
     ) -> None:
         defaults = {
             "lr": lr,
-            "base": base,
             "view": view,
             "side": side,
             "maximize": maximize,
             **options,
+            **self._dissolve(base),
         }
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
         super().__init__(params, defaults)
@@ -215,22 +220,31 @@ class Orthoptimizer(Optimizer):
         """The defaults of a constrained group, its base optimizer dissolved into plain values."""
         if group.get("lr", self.defaults["lr"]) is None:
             raise ValueError("parameter group didn't specify a value of required optimization parameter lr")
-        base = group.pop("base", self.defaults["base"])
+        if "base" not in group:
+            return self.defaults
+        base = group.pop("base")
         if isinstance(base, str):
             base = Base.named(base)()
+        others = set(self._base_keys(Base.named(self.defaults["base"])).values())
+        common = {key: value for key, value in self.defaults.items() if key not in others}
+        return {**common, **self._dissolve(base)}
+
+    @classmethod
+    def _dissolve(cls, base: Base) -> dict[str, Any]:
+        """A base optimizer as plain values."""
         if not isinstance(base, Base):
             raise TypeError(f"base must be a base optimizer such as orthoptim.VAdam(), but got {base!r}")
-        keys = self._base_keys(type(base))
-        plain = {keys[name]: value for name, value in base.hyperparameters.items()}
-        return {**self.defaults, **plain, "base": base.name}
+        keys = cls._base_keys(type(base))
+        return {"base": base.name, **{keys[name]: value for name, value in base.hyperparameters.items()}}
 
-    def _base_keys(self, base: type[Base]) -> dict[str, str]:
+    @classmethod
+    def _base_keys(cls, base: type[Base]) -> dict[str, str]:
         """Where a group keeps each hyperparameter of its base: under its own name, unless the method has that name."""
-        names = [name for name in inspect.signature(base.__init__).parameters if name != "self"]
-        return {name: f"base_{name}" if name in self.defaults else name for name in names}
+        return {name: f"base_{name}" if name in cls._names else name for name in base.names}
 
-    def _hyperparameters(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: group[key] for name, key in self._base_keys(Base.named(group["base"])).items()}
+    @classmethod
+    def _hyperparameters(cls, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: group[key] for name, key in cls._base_keys(Base.named(group["base"])).items()}
 
     def _check_group(self, group: dict[str, Any], label: str) -> None:
         Base.named(group["base"])(**self._hyperparameters(group))
