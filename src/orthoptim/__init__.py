@@ -1,18 +1,24 @@
 """orthoptim: optimize orthogonal and unitary matrices at scale."""
 
-from orthoptim.base import SGD, Adam, Base, Muon, VAdam
+from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
 from orthoptim.groups import orthogonalize_, param_groups
-from orthoptim.optim import POGO, Drift, Orthoptimizer, Update
+from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Update, wrap
 from orthoptim.views import distance, is_orthogonal, project_
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BB",
     "POGO",
+    "RGD",
+    "RSDM",
     "SGD",
+    "SLPG",
     "Adam",
     "Base",
     "Drift",
+    "Landing",
+    "LandingPC",
     "Muon",
     "Orthoptimizer",
     "Update",
@@ -22,4 +28,5 @@ __all__ = [
     "orthogonalize_",
     "param_groups",
     "project_",
+    "wrap",
 ]

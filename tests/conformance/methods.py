@@ -25,6 +25,18 @@ METHODS: dict[str, Method] = {
     "pogo-sgd": method(oo.POGO, lr=0.01, base=oo.SGD(momentum=0.9)),
     "pogo-muon": method(oo.POGO, lr=0.05, base=oo.Muon()),
     "pogo-strict": method(oo.POGO, lr=0.1, landing="strict"),
+    "pogo-bb": method(oo.POGO, base=oo.BB(), lr=0.1),
+    "rgd": method(oo.RGD, lr=0.05),
+    "rgd-polar": method(oo.RGD, lr=0.05, metric="canonical", retraction="polar"),
+    "rgd-cholesky": method(oo.RGD, lr=0.05, base=oo.VAdam(), retraction="cholesky"),
+    "rsdm": method(oo.RSDM, lr=0.1, r=2),
+    "rsdm-permutation": method(oo.RSDM, lr=0.1, r=2, sampling="permutation"),
+    "landing": method(oo.Landing, lr=0.01, base=oo.SGD(momentum=0.1)),
+    "landing-vadam": method(oo.Landing, lr=0.02, base=oo.VAdam()),
+    "landingpc": method(oo.LandingPC, lr=0.02),
+    "landingpc-decoupled": method(oo.LandingPC, lr=0.02, lam=0.5, coupled=False),
+    "slpg": method(oo.SLPG, lr=0.01),
+    "slpg-bb": method(oo.SLPG, lr=0.01, barzilai_borwein=True),
 }
 
 every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS.keys())

@@ -64,7 +64,7 @@ def test_learning_rate_of_two_elements(make):
 
 @every_method
 def test_learning_rate_missing(make):
-    refused(make, point(4, 6), "didn't specify a value of required optimization parameter lr", lr=None)
+    refused(make, point(4, 6), "didn't specify a value of required optimization parameter lr", lr=None, base=oo.SGD())
 
 
 @every_method

@@ -218,7 +218,7 @@ def test_a_copy_goes_on_alike(make, copier):
 @every_method
 def test_many_parameters_equal_each_alone(make):
     """Buckets: the result does not depend on what else is in the optimizer."""
-    shapes = [(4, 6), (4, 6), (6, 4), (2, 4, 6), (3, 3), (2, 2, 3, 3), (1, 5), (1, 1)]
+    shapes = [(4, 6), (4, 6), (6, 4), (2, 4, 6), (3, 3), (2, 2, 3, 3), (1, 5), (1, 2)]
     together = [point(*shape, dtype=torch.float64, seed=i) for i, shape in enumerate(shapes)]
     alone = clones(together)
     opt, opts = make(together), [make([p]) for p in alone]

@@ -86,7 +86,7 @@ def test_half_precision_keeps_float32_state(make, dtype):
     for optimizer in (opt, fresh):
         state = optimizer.state[optimizer.param_groups[0]["params"][0]]
         assert state["master"].dtype == torch.float32
-        assert all(value.dtype in (torch.float32, torch.int32) for value in state.values())
+        assert all(value.dtype == torch.float32 for value in state.values() if value.is_floating_point())
     assert oo.distance(opt.state[params[0]]["master"]) < 1e-2
 
 
@@ -136,14 +136,12 @@ def test_loading_what_another_method_saved_is_refused(make):
 @every_method
 def test_loading_a_state_of_another_shape_is_refused(make):
     params = [point(4, 6)]
-    opt = make(params)
+    opt = make(params, base=oo.SGD(momentum=0.9))
     steps(opt, params, 1)
     before = copy.deepcopy(opt.state[params[0]])
-    other = make([point(3, 6)])
+    other = make([point(3, 6)], base=oo.SGD(momentum=0.9))
     steps(other, other.param_groups[0]["params"], 1)
     saved = other.state_dict()
-    if not any(value.ndim == 2 for value in saved["state"][0].values()):
-        pytest.skip("this method keeps no state of the parameter's shape")
     with pytest.raises(ValueError, match=r"of shape \(3, 6\) for parameter 0 of group 0 \(4×6\)"):
         opt.load_state_dict(saved)
     for name, value in before.items():

@@ -2,8 +2,9 @@
 
 from orthoptim.base.adam import Adam
 from orthoptim.base.base import Base, Kind, State
+from orthoptim.base.bb import BB
 from orthoptim.base.muon import Muon
 from orthoptim.base.sgd import SGD
 from orthoptim.base.vadam import VAdam
 
-__all__ = ["SGD", "Adam", "Base", "Kind", "Muon", "State", "VAdam"]
+__all__ = ["BB", "SGD", "Adam", "Base", "Kind", "Muon", "State", "VAdam"]

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-Kind = Literal["entries", "moduli", "matrices"]
-"""What a state tensor holds one value of: each entry, each entry but real, each matrix (real)."""
+Kind = Literal["entries", "moduli", "matrices", "counters"]
+"""What a state tensor holds: a value of each entry, a real one of each entry, a real one or an int64 of each matrix."""
 
 State = dict[str, Tensor]
 
@@ -25,11 +25,13 @@ class Base(ABC):
     Attributes:
         name: how param groups refer to it.
         names: of its hyperparameters, the arguments of ``__init__``.
+        default_lr: the learning rate to take when none is given; None: there must be one.
         hyperparameters: plain values, by the names torch.optim uses.
     """
 
     name: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
+    default_lr: ClassVar[float | None] = None
     _registry: ClassVar[dict[str, type["Base"]]] = {}
 
     def __init__(self, **hyperparameters: Any) -> None:
@@ -69,7 +71,7 @@ class Base(ABC):
         Args:
             x: the matrices, of shape (B, p, n).
             grad: their gradient.
-            state: the buffers, of shape (B, p, n), or (B,) for kind ``"matrices"``.
+            state: the buffers, of shape (B, p, n), or (B,) for kinds ``"matrices"`` and ``"counters"``.
             t: for each matrix, the number of this step, from 1; shape (B,), real.
             **hyperparameters: those of the instance, as they stand in the param group.
         """

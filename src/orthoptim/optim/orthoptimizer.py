@@ -75,7 +75,7 @@ class Orthoptimizer(Optimizer):
         **options: Any,
     ) -> None:
         defaults = {
-            "lr": lr,
+            "lr": base.default_lr if lr is None and isinstance(base, Base) else lr,
             "view": view,
             "side": side,
             "maximize": maximize,
@@ -160,6 +160,10 @@ class Orthoptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._step_groups()
+        return loss
+
+    def _step_groups(self) -> None:
         checks.check_gradients(self.param_groups)
         for group in self.param_groups:
             params: list[Tensor] = []
@@ -170,7 +174,6 @@ class Orthoptimizer(Optimizer):
                 ordinary.step(group, params, grads, states, self.state)
             else:
                 self._step_group(group, params, grads, states)
-        return loss
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
@@ -284,6 +287,8 @@ class Orthoptimizer(Optimizer):
                 state[name] = torch.zeros(batch, dtype=torch.int32, device=param.device)
             elif name == "master":
                 state[name] = param.detach().to(dtype, memory_format=torch.preserve_format)
+            elif buffers[name] == "counters":
+                state[name] = torch.zeros(batch, dtype=torch.int64, device=param.device)
             elif buffers[name] == "entries":
                 state[name] = torch.zeros_like(param, dtype=dtype)
             elif buffers[name] == "moduli":
@@ -317,11 +322,12 @@ class Orthoptimizer(Optimizer):
     def _step_bucket(
         self, bucket: Bucket, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], tensors: list[State]
     ) -> None:
-        kinds: dict[str, str] = {"taken": "matrices", "clipped": "matrices", **self._buffers(group)}
+        kinds: dict[str, Kind] = {"taken": "counters", "clipped": "counters", **self._buffers(group)}
+        per_matrix = {name for name, kind in kinds.items() if kind in ("matrices", "counters")}
         state = {}
-        for name, kind in kinds.items():
+        for name in kinds:
             values = [tensor[name] for tensor in tensors]
-            state[name] = bucket.gather_scalars(values) if kind == "matrices" else bucket.gather(values)
+            state[name] = bucket.gather_scalars(values) if name in per_matrix else bucket.gather(values)
         x = bucket.gather(params)
         if "master" in tensors[0]:
             x = _newest(x, bucket.gather([tensor["master"] for tensor in tensors]))
@@ -337,7 +343,7 @@ class Orthoptimizer(Optimizer):
             sources += sources
         for name, value in new_state.items():
             targets += [tensor[name] for tensor in tensors]
-            sources += bucket.scatter_scalars(value) if kinds[name] == "matrices" else bucket.scatter(value)
+            sources += bucket.scatter_scalars(value) if name in per_matrix else bucket.scatter(value)
         _copy_all_(targets, sources)
         torch._foreach_add_([tensor["step"] for tensor in tensors], 1)
 
@@ -350,6 +356,7 @@ class Orthoptimizer(Optimizer):
         t = taken.to(lr.dtype)
         g, new_state = base.direction(x, -grad if group["maximize"] else grad, state, t, **self._hyperparameters(group))
         finite = torch.isfinite(stiefel.max_modulus(grad)) & torch.isfinite(stiefel.max_modulus(g))
+        g = _where(finite, g, torch.zeros((), dtype=g.dtype, device=g.device))  # decompositions raise on NaN
         update = self.update(x, g, lr, state, t, group)
         new_state = {**new_state, **update.state, "taken": taken}
         if update.clipped is not None:

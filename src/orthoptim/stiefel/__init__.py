@@ -5,6 +5,7 @@ from orthoptim.stiefel.geometry import (
     distance,
     inner,
     max_modulus,
+    norm,
     relative_gradient,
     skew,
     subtract_identity,
@@ -12,11 +13,14 @@ from orthoptim.stiefel.geometry import (
 )
 from orthoptim.stiefel.landing import POLICIES, Policy, policy
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
+from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_where, tangent
 from orthoptim.stiefel.steps import FORMS, Step, choose, pogo_step
 
 __all__ = [
     "FORMS",
+    "METRICS",
     "POLICIES",
+    "RETRACTIONS",
     "Policy",
     "Step",
     "choose",
@@ -27,12 +31,15 @@ __all__ = [
     "nearest",
     "newton_schulz",
     "newton_schulz_step",
+    "norm",
     "pogo_step",
     "policy",
+    "project_where",
     "random",
     "relative_gradient",
     "row_qr",
     "skew",
     "subtract_identity",
     "sym",
+    "tangent",
 ]

@@ -28,6 +28,13 @@ def max_modulus(a: Tensor) -> Tensor:
     return norm
 
 
+def norm(a: Tensor) -> Tensor:
+    """Frobenius norm, one value per matrix; overflows only where it must."""
+    size = max_modulus(a).clamp_min(torch.finfo(a.real.dtype).tiny)
+    unit: Tensor = torch.linalg.matrix_norm(a / size[..., None, None])
+    return unit * size
+
+
 def relative_gradient(x: Tensor, g: Tensor) -> Tensor:
     """Relative gradient R = X Skew(XᴴG) = ½[(XXᴴ)G − (XGᴴ)X].
 

@@ -1,0 +1,77 @@
+"""LandingPC: Landing with a normalised direction and no safe step."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from orthoptim import stiefel
+from orthoptim.base import Base, State, VAdam
+from orthoptim.optim.landing import landing_field
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params, Update
+from orthoptim.views import Side, View
+
+
+class LandingPC(Orthoptimizer):
+    r"""The variant of Landing used for probabilistic circuits.
+
+    .. math::
+        X ← X - η(R + λ(XX^H - I)X),\qquad \text{then } X ← \operatorname{polar}(X) \text{ where } ‖XX^H - I‖_F > τ
+
+    This is a reconstruction from a description by its authors, not a port of their code: the field of :class:`Landing`
+    with VAdam's direction, a fixed η, and a projection as the only safeguard. Feasible in the limit, if η is small.
+
+    Args:
+        params: parameters, named parameters or param groups; every option below may also be set per group.
+        lr: η.
+        base: turns the gradient into the direction.
+        lam: λ, the strength of the pull.
+        tau: τ, the distance beyond which a matrix is projected; None: never.
+        coupled: whether the pull is multiplied by η (as above); else the step is X − ηR − λ(XXᴴ−I)X.
+        view: see :class:`POGO`.
+        side: see :class:`POGO`.
+        maximize: ascend instead.
+
+    Example:
+        >>> import torch
+        >>> x = torch.nn.Parameter(torch.eye(2, 3))
+        >>> opt = LandingPC([x], lr=0.1, lam=0.1, coupled=False)
+        >>> x.grad = torch.ones(2, 3)
+        >>> opt.step()
+    """
+
+    algorithm = "landingpc"
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor | None = None,
+        base: Base = VAdam(),  # noqa: B008  (never changed)
+        *,
+        lam: float = 1.0,
+        tau: float | None = 0.5,
+        coupled: bool = True,
+        view: View = "matrix",
+        side: Side = "auto",
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, lam=lam, tau=tau, coupled=coupled)
+
+    @staticmethod
+    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+        """See :meth:`Orthoptimizer.update`."""
+        r, normal, _ = landing_field(x, g)
+        pull = group["lam"] * (lr if group["coupled"] else 1.0)
+        x = x - lr * r - pull * normal
+        if group["tau"] is None:
+            return Update(x)
+        far = stiefel.distance(x) > group["tau"]
+        return Update(stiefel.project_where(far, x), clipped=far)
+
+    @staticmethod
+    def check_options(group: Mapping[str, Any]) -> None:
+        """See :meth:`Orthoptimizer.check_options`."""
+        if not group["lam"] > 0:
+            raise ValueError(f"Invalid lam: {group['lam']}; the pull must be positive")
+        if group["tau"] is not None and not group["tau"] > 0:
+            raise ValueError(f"Invalid tau: {group['tau']}; it is a distance, or None to never project")

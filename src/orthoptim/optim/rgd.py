@@ -1,0 +1,71 @@
+"""RGD: Riemannian gradient descent with a retraction."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from orthoptim import stiefel
+from orthoptim.base import SGD, Base, State
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params, Update
+from orthoptim.views import Side, View
+
+
+class RGD(Orthoptimizer):
+    r"""Riemannian gradient descent.
+
+    .. math::
+        D = G - \operatorname{Sym}(GX^H)X,\qquad X ← \operatorname{retract}(X - ηD)
+
+    On the manifold always; the price is a matrix decomposition in every step.
+
+    Args:
+        params: parameters, named parameters or param groups; every option below may also be set per group.
+        lr: η.
+        base: turns the gradient into the direction G.
+        metric: ``"euclidean"`` (above) or ``"canonical"``, D = G − XGᴴX.
+        retraction: ``"qr"``, ``"polar"`` (SVD) or ``"cholesky"`` (QR by a Cholesky factor: the fastest).
+        view: see :class:`POGO`.
+        side: see :class:`POGO`.
+        maximize: ascend instead.
+
+    Example:
+        >>> import torch
+        >>> x = torch.nn.Parameter(torch.eye(2, 3))
+        >>> opt = RGD([x], lr=0.1, retraction="polar")
+        >>> x.grad = torch.ones(2, 3)
+        >>> opt.step()
+    """
+
+    algorithm = "rgd"
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor | None = None,
+        base: Base = SGD(),  # noqa: B008  (never changed)
+        *,
+        metric: str = "euclidean",
+        retraction: str = "qr",
+        view: View = "matrix",
+        side: Side = "auto",
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params, lr, base, view=view, side=side, maximize=maximize, metric=metric, retraction=retraction
+        )
+
+    @staticmethod
+    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+        """See :meth:`Orthoptimizer.update`."""
+        d = stiefel.tangent(x, g, group["metric"])
+        return Update(stiefel.RETRACTIONS[group["retraction"]](x - lr * d))
+
+    @staticmethod
+    def check_options(group: Mapping[str, Any]) -> None:
+        """See :meth:`Orthoptimizer.check_options`."""
+        if group["metric"] not in stiefel.METRICS:
+            raise ValueError(f"Invalid metric: {group['metric']!r}; choose one of {', '.join(stiefel.METRICS)}")
+        if group["retraction"] not in stiefel.RETRACTIONS:
+            known = ", ".join(stiefel.RETRACTIONS)
+            raise ValueError(f"Invalid retraction: {group['retraction']!r}; choose one of {known}")

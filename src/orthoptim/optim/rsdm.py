@@ -1,0 +1,97 @@
+"""RSDM: Riemannian descent on random submanifolds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthoptim import stiefel
+from orthoptim.base import SGD, Base, Kind, State
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params, Update
+from orthoptim.stiefel import draws
+from orthoptim.views import Side, View, matrix_shape
+
+
+class RSDM(Orthoptimizer):
+    r"""Random submanifold descent: rotate X within a random r-dimensional subspace of its n columns.
+
+    .. math::
+        K = \operatorname{Skew}(P G^H X P^H),\quad YR = I - ηK \text{ (QR)},\qquad X ← X + XP^H(Y^H - I)P
+
+    with P (r×n) a random frame. It acts on the n side: acting on the p side would never change the row space. The
+    decomposition is of size r instead of p; each step only sees r of n dimensions. On the manifold up to rounding,
+    which accumulates: over long runs in float32 it drifts.
+
+    The frames are a pure function of ``seed``, a fingerprint of each matrix's initial value (``stream``, in the state)
+    and its step count: resumed runs and replicas draw the same.
+
+    Args:
+        params: parameters, named parameters or param groups; every option below may also be set per group.
+        lr: η.
+        r: dimension of the random subspace, 1 ≤ r ≤ n.
+        base: turns the gradient into the direction G.
+        sampling: ``"orthogonal"``, a uniformly random frame, or ``"permutation"``, r random columns (cheaper).
+        seed: of the draws.
+        view: see :class:`POGO`.
+        side: see :class:`POGO`.
+        maximize: ascend instead.
+
+    Example:
+        >>> x = torch.nn.Parameter(torch.eye(2, 4))
+        >>> opt = RSDM([x], lr=0.1, r=3)
+        >>> x.grad = torch.ones(2, 4)
+        >>> opt.step()
+    """
+
+    algorithm = "rsdm"
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor | None = None,
+        r: int = 1,
+        base: Base = SGD(),  # noqa: B008  (never changed)
+        *,
+        sampling: str = "orthogonal",
+        seed: int = 0,
+        view: View = "matrix",
+        side: Side = "auto",
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, r=r, sampling=sampling, seed=seed)
+
+    @staticmethod
+    def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
+        """The stream of each matrix's draws."""
+        return {"stream": "counters"}
+
+    @staticmethod
+    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+        """See :meth:`Orthoptimizer.update`."""
+        r, n, seed = group["r"], x.shape[-1], group["seed"]
+        stream = torch.where(t == 1, draws.fingerprint(x), state["stream"])
+        if group["sampling"] == "permutation":
+            index = draws.columns(stream, t, seed, r, n)[..., None, :]
+            xp, gp = torch.take_along_dim(x, index, -1), torch.take_along_dim(g, index, -1)
+            return Update(x.scatter(-1, index.expand_as(xp), xp @ _rotation(xp, gp, lr).mH), {"stream": stream})
+        frame = draws.subspace(stream, t, seed, r, n, x.dtype)
+        xp, gp = x @ frame.mH, g @ frame.mH
+        change = stiefel.subtract_identity(_rotation(xp, gp, lr)).mH
+        return Update(x + (xp @ change) @ frame, {"stream": stream})
+
+    @staticmethod
+    def check_options(group: Mapping[str, Any]) -> None:
+        """See :meth:`Orthoptimizer.check_options`."""
+        if group["sampling"] not in ("orthogonal", "permutation"):
+            raise ValueError(f"Invalid sampling: {group['sampling']!r}; choose one of orthogonal, permutation")
+        n = min(matrix_shape(p.shape, group["view"], group["side"])[2] for p in group["params"])
+        if not 1 <= group["r"] <= n:
+            raise ValueError(f"Invalid r: {group['r']}; it is a number of dimensions, from 1 to n = {n}")
+
+
+def _rotation(xp: Tensor, gp: Tensor, lr: Tensor) -> Tensor:
+    """Y (r×r), the retraction of −ηK from the identity."""
+    k = stiefel.skew(gp.mH @ xp)
+    identity = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
+    return stiefel.row_qr((identity - lr * k).mH).mH

@@ -1,0 +1,83 @@
+"""SLPG: a tangent step and one approximate polar step."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthoptim import stiefel
+from orthoptim.base import SGD, Base, Kind, State
+from orthoptim.base.bb import step_length
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params, Update
+from orthoptim.views import Side, View, project_
+
+
+class SLPG(Orthoptimizer):
+    r"""The sequential linearised proximal gradient method, for smooth functions.
+
+    .. math::
+        D = G - \operatorname{Sym}(GX^H)X,\quad Y = X - ηD,\qquad X ← (\tfrac32 I - \tfrac12 YY^H)Y
+
+    POGO's nearest relative: the same landing with λ = ½, but off the manifold D has a normal component where the
+    relative gradient has none. Only matrix products; feasible for small steps, and diverges for large ones.
+
+    Args:
+        params: parameters, named parameters or param groups; every option below may also be set per group.
+        lr: η.
+        base: turns the gradient into the direction G.
+        barzilai_borwein: multiply η by the Barzilai–Borwein step length of (X, D); for deterministic problems, lr = 1.
+        project_at_end: :meth:`finish` then projects onto the manifold.
+        view: see :class:`POGO`.
+        side: see :class:`POGO`.
+        maximize: ascend instead.
+
+    Example:
+        >>> x = torch.nn.Parameter(torch.eye(2, 3))
+        >>> opt = SLPG([x], lr=0.1, project_at_end=True)
+        >>> x.grad = torch.ones(2, 3)
+        >>> opt.step()
+        >>> opt.finish()
+    """
+
+    algorithm = "slpg"
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor | None = None,
+        base: Base = SGD(),  # noqa: B008  (never changed)
+        *,
+        barzilai_borwein: bool = False,
+        project_at_end: bool = False,
+        view: View = "matrix",
+        side: Side = "auto",
+        maximize: bool = False,
+    ) -> None:
+        options = {"barzilai_borwein": barzilai_borwein, "project_at_end": project_at_end}
+        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, **options)
+
+    @staticmethod
+    def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
+        """What the Barzilai–Borwein quotients need."""
+        if not group["barzilai_borwein"]:
+            return {}
+        return {"slpg_point": "entries", "slpg_direction": "entries", "slpg_length": "matrices"}
+
+    @staticmethod
+    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+        """See :meth:`Orthoptimizer.update`."""
+        d = stiefel.tangent(x, g)
+        if not group["barzilai_borwein"]:
+            return Update(stiefel.newton_schulz_step(x - lr * d))
+        length = step_length(x, d, state["slpg_point"], state["slpg_direction"], state["slpg_length"], t)
+        y = x - lr * length[..., None, None] * d
+        return Update(stiefel.newton_schulz_step(y), {"slpg_point": x, "slpg_direction": d, "slpg_length": length})
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Call once at the end of training: projects the groups that ask for it."""
+        for group in self.param_groups:
+            if group.get("project_at_end"):
+                for param in group["params"]:
+                    project_(param, view=group["view"], side=group["side"])
