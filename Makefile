@@ -4,13 +4,17 @@ BIN := .venv/bin
 # Two workers with two torch threads each are ten times slower than with one: see tests/conftest.py.
 WORKERS ?= 2
 
-.PHONY: demo test lint install clean
+.PHONY: demo test soak lint install clean
 
 demo: install
 	$(BIN)/python examples/pca.py
 
 test: install lint
 	$(BIN)/pytest -n $(WORKERS)
+
+# What takes minutes: the same claims at larger sizes.
+soak: install
+	$(BIN)/pytest -n $(WORKERS) -m soak
 
 lint: install
 	$(BIN)/ruff format --check .

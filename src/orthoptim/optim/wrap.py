@@ -135,14 +135,23 @@ class Wrapped(Optimizer):
 
     def state_dict(self) -> StateDict:
         """That of the inner optimizer, and under ``"landing"`` the counters and master copies of landing."""
-        return {**self.inner.state_dict(), "landing": self.lander.state_dict()}
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        state_dict = {**self.inner.state_dict(), "landing": self.lander.state_dict()}
+        for after in self._optimizer_state_dict_post_hooks.values():
+            state_dict = after(self, state_dict) or state_dict
+        return state_dict
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned."""
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
         if "landing" not in state_dict:
             raise ValueError("loaded state dict has no 'landing': it was not saved by a wrapped optimizer")
         self.lander.load_state_dict(state_dict["landing"])
         self.inner.load_state_dict({key: value for key, value in state_dict.items() if key != "landing"})
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def drift(self) -> list[Drift]:
         """See :meth:`Orthoptimizer.drift`."""

@@ -1,0 +1,39 @@
+"""No base optimizer turns finite gradients of any size into a step that leaves the manifold."""
+
+import pytest
+import torch
+
+import orthoptim
+from orthoptim import stiefel
+from tests.strategies import DTYPES, eps, gaussian, of_norm, orthonormal
+
+STEPS = 1000
+BASES = {
+    "sgd": orthoptim.SGD(),
+    "momentum": orthoptim.SGD(momentum=0.9),
+    "vadam": orthoptim.VAdam(),
+    "adam": orthoptim.Adam(),
+    "muon": orthoptim.Muon(),
+}
+
+
+CASES = [("safe", 0.5, dtype) for dtype in DTYPES] + [("strict", 1e-5, dtype) for dtype in DTYPES[::2]]
+
+
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
+@pytest.mark.parametrize(("landing", "bound", "dtype"), CASES)
+def test_a_thousand_hostile_gradients_never_lead_far_away(landing, bound, dtype, base):
+    x = orthonormal((4, 3, 7), dtype, 0).requires_grad_()
+    optimizer = orthoptim.POGO([x], lr=0.5, base=base, landing=landing)
+    sizes = 10 ** (60 * torch.rand(STEPS, 4, dtype=torch.float64) - 30)
+    points = []
+    for grad in of_norm(gaussian((STEPS, *x.shape), dtype, 1), sizes):
+        x.grad = grad
+        optimizer.step()
+        points.append(x.detach().clone())
+    points = torch.stack(points).to(torch.complex128)
+    assert torch.isfinite(points.abs()).all()
+    assert float(torch.linalg.eigvalsh(stiefel.defect(points)).abs().max()) <= bound + 10 * eps(dtype)
+    # every gradient was finite, so every step was taken, and led somewhere
+    assert optimizer.drift()[0].skipped == 0
+    assert float((points[-1] - points[0]).abs().max()) > 0.1

@@ -1,0 +1,80 @@
+"""Hyperparameters are validated when a base optimizer is built; the bias correction keeps its digits."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import orthoptim
+from orthoptim.base.base import Base, bias_correction
+from tests.strategies import eps
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("SGD", {"momentum": -0.1}, "Invalid momentum value: -0.1"),
+        ("SGD", {"momentum": NAN}, "Invalid momentum value: nan"),
+        ("SGD", {"momentum": INF}, "Invalid momentum value: inf"),
+        ("SGD", {"nesterov": True}, "Nesterov momentum requires"),
+        ("SGD", {"momentum": 0.9, "dampening": 0.1, "nesterov": True}, "Nesterov momentum requires"),
+        *[
+            (name, options, message)
+            for name in ("VAdam", "Adam")
+            for options, message in [
+                ({"betas": (-0.1, 0.9)}, "Invalid beta parameter at index 0: -0.1"),
+                ({"betas": (1.0, 0.9)}, "Invalid beta parameter at index 0: 1.0"),
+                ({"betas": (0.9, 1.0)}, "Invalid beta parameter at index 1: 1.0"),
+                ({"betas": (0.9, NAN)}, "Invalid beta parameter at index 1: nan"),
+                ({"eps": -1e-8}, "Invalid eps value: -1e-08"),
+                ({"eps": NAN}, "Invalid eps value: nan"),
+                ({"eps": INF}, "Invalid eps value: inf"),
+            ]
+        ],
+        ("Muon", {"momentum": -0.1}, "Invalid momentum value: -0.1"),
+        ("Muon", {"momentum": 1.1}, "Invalid momentum value: 1.1"),
+        ("Muon", {"momentum": NAN}, "Invalid momentum value: nan"),
+        ("Muon", {"steps": 0}, "Invalid steps value: 0"),
+    ],
+)
+def test_a_bad_hyperparameter_is_refused(name, options, message):
+    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+        getattr(orthoptim, name)(**options)
+
+
+@pytest.mark.parametrize("name", ["SGD", "VAdam", "Adam", "Muon"])
+def test_a_base_is_found_by_its_name_and_rebuilt_from_its_hyperparameters(name):
+    kind = getattr(orthoptim, name)
+    base = kind()
+    assert Base.named(base.name) is kind
+    assert kind(**base.hyperparameters).hyperparameters == base.hyperparameters
+    assert eval(repr(base), {name: kind}).hyperparameters == base.hyperparameters
+
+
+def test_an_unknown_base_is_refused_with_those_that_are_known():
+    with pytest.raises(ValueError, match=r"Invalid base: 'adagrad'; known are adam, .*sgd"):
+        Base.named("adagrad")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(
+    beta=st.one_of(st.sampled_from([0.9, 0.99, 0.999, 0.9999, 1 - 1e-7]), st.floats(0.01, 0.999999)),
+    t=st.one_of(st.integers(1, 10), st.integers(1, 1_000_000)),
+)
+def test_bias_correction_is_exact_up_to_two_units_of_rounding(dtype, beta, t):
+    with mpmath.workdps(40):
+        expected = float(1 - mpmath.mpf(beta) ** t)
+    found = bias_correction(beta, torch.tensor([float(t)], dtype=dtype))
+    assert found.shape == (1, 1, 1)
+    assert found.dtype == dtype
+    assert float(found) == pytest.approx(expected, rel=2 * eps(dtype))
+
+
+@pytest.mark.parametrize("t", [1.0, 2.0, 1e6])
+def test_bias_correction_without_memory_is_one(t):
+    assert float(bias_correction(0.0, torch.tensor([t]))) == 1

@@ -1,0 +1,134 @@
+"""Barzilai–Borwein: no learning rate, a third of the iterations."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import orthoptim as oo
+from tests.conformance.methods import point
+from tests.optim import oracles
+from tests.problems import iterations, pca, procrustes
+from tests.reference import pogo_step
+
+
+def tuned_pca(x):
+    return oo.POGO(x, 0.25, oo.SGD(momentum=0.3))
+
+
+def tuned_procrustes(x):
+    return oo.POGO(x, 0.5, oo.SGD(momentum=0.1))
+
+
+def needs_a_third(problem, tuned):
+    count = iterations(problem, lambda x: oo.POGO(x, base=oo.BB()), 1000)
+    assert count is not None
+    # the paper's tuned POGO has not arrived one step before three times as many
+    assert iterations(problem, tuned, 3 * count - 1) is None
+    return count
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("variant", "p"), [("code", 150), ("paper", 75)])
+def test_at_most_a_third_of_the_iterations_on_pca(variant, p, seed):
+    needs_a_third(pca(p, p * 4 // 3, variant, seed), tuned_pca)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("n", [50, 100])
+def test_at_most_a_third_of_the_iterations_on_procrustes(n, seed):
+    needs_a_third(procrustes(n, seed), tuned_procrustes)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("p", [150, 375])
+@pytest.mark.parametrize("variant", ["code", "paper"])
+def test_at_most_a_third_of_the_iterations_on_pca_up_to_500(variant, p, seed):
+    needs_a_third(pca(p, p * 4 // 3, variant, seed), tuned_pca)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("n", [200, 500])
+def test_at_most_a_third_of_the_iterations_on_procrustes_up_to_500(n, seed):
+    needs_a_third(procrustes(n, seed), tuned_procrustes)
+
+
+@given(seed=st.integers(0, 10_000), near_saddle=st.booleans(), scale=st.floats(-6, 6), variant=st.booleans())
+def test_never_diverges_from_any_start(seed, near_saddle, scale, variant):
+    """Strict landing: within 1e-5 always, and no start ends higher than it began."""
+    problem = pca(6, 9, "code" if variant else "paper", seed) if seed % 2 else procrustes(6, seed)
+    x = torch.nn.Parameter(problem.start.clone())
+    if near_saddle:  # all but stationary: the quotients are of rounding errors
+        x.data = oo.project_(torch.eye(*x.shape, dtype=torch.float64) + 1e-9 * x.data)
+    opt = oo.POGO([x], base=oo.BB(), landing="strict")
+    start, best = float(problem.value(x.detach())), torch.inf
+    for _ in range(60):
+        x.grad = 10.0**scale * problem.gradient(x.detach())
+        opt.step()
+        assert torch.isfinite(x).all()
+        assert oo.distance(x) < 1e-5
+        best = min(best, float(problem.value(x.detach())))
+    assert best <= start + 1e-9 * abs(start)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_agrees_with_its_oracle_over_50_steps(dtype):
+    """Both step from the same points: the iteration is chaotic, and two runs part after some twenty steps."""
+    param = point(3, 4, 6, dtype=dtype)
+    directions = [oracles.BB() for _ in range(3)]
+    opt = oo.POGO([param], base=oo.BB())
+    for t in range(50):
+        if t % 5 == 0:  # before the optimum is reached, another function
+            a = torch.randn(6, 6, dtype=dtype)
+            a = a @ a.mH
+        param.grad = -param.detach() @ a
+        expected = [
+            pogo_step(x.numpy(), d(x, g).numpy(), 1.0, "safe")
+            for x, g, d in zip(param.detach(), param.grad, directions, strict=True)
+        ]
+        opt.step()
+        for one, two in zip(param.detach(), expected, strict=True):
+            torch.testing.assert_close(one, torch.as_tensor(two), rtol=0, atol=1e-10)
+
+
+def test_a_quotient_that_is_not_finite_leaves_the_step_length():
+    """Twice the same gradient at a stationary point: S = Y = 0."""
+    param = point(4, 6, dtype=torch.float64)
+    opt = oo.POGO([param], base=oo.BB())
+    param.grad = torch.randn(4, 6, dtype=torch.float64)
+    opt.step()
+    length = opt.state[param]["step_length"].clone()
+    opt.state[param]["last_point"].copy_(param.detach())
+    opt.state[param]["last_relative_gradient"].copy_(oracles.relative_gradient(param.detach(), param.grad))
+    opt.step()
+    assert torch.equal(opt.state[param]["step_length"], length)
+    assert torch.isfinite(param).all()
+
+
+def test_a_start_at_a_stationary_point_stays_there():
+    param = torch.nn.Parameter(torch.eye(3, 5))
+    opt = oo.POGO([param], base=oo.BB())
+    for _ in range(3):
+        param.grad = param.detach().clone()
+        opt.step()
+    torch.testing.assert_close(param.detach(), torch.eye(3, 5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_equivariance(dtype):
+    """X → O₁XO₂ with the function transformed alike: the iterates transform alike."""
+    one = point(4, 6, dtype=dtype)
+    left, right = point(4, 4, dtype=dtype, seed=1).detach(), point(6, 6, dtype=dtype, seed=2).detach()
+    two = torch.nn.Parameter(left @ one.detach() @ right)
+    a = torch.randn(6, 6, dtype=dtype)
+    a = a @ a.mH + torch.diag(torch.linspace(1, 20, 6)).to(dtype)
+    opts = [oo.POGO([x], base=oo.BB()) for x in (one, two)]
+    for _ in range(50):
+        one.grad = -one.detach() @ a
+        two.grad = -two.detach() @ (right.mH @ a @ right)
+        for opt in opts:
+            opt.step()
+    # 1e-7: near the optimum the quotients amplify rounding, and the step lengths of the last digits differ
+    torch.testing.assert_close(left @ one.detach() @ right, two.detach(), rtol=0, atol=1e-7)

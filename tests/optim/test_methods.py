@@ -1,0 +1,328 @@
+"""The methods beside POGO: each against its oracle, and what is known of it."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import orthoptim as oo
+from orthoptim import stiefel
+from orthoptim.stiefel import draws
+from tests.conformance.methods import point, set_gradients
+from tests.optim import oracles
+from tests.problems import iterations, pca
+
+DTYPES = st.sampled_from([torch.float64, torch.complex128])
+
+ORACLES = {
+    "rgd": (oo.RGD, oracles.rgd, None, {}),
+    "rgd-canonical": (oo.RGD, oracles.rgd, None, {"metric": "canonical"}),
+    "rgd-polar": (oo.RGD, oracles.rgd, None, {"retraction": "polar"}),
+    "rgd-cholesky": (oo.RGD, oracles.rgd, None, {"retraction": "cholesky"}),
+    "landing": (oo.Landing, oracles.landing, None, {"lam": 0.7, "eps": 0.3}),
+    "landing-momentum": (oo.Landing, oracles.landing, (oo.SGD(momentum=0.5), lambda: oracles.Momentum(0.5)), {}),
+    "landing-vadam": (oo.Landing, oracles.landing, (oo.VAdam(eps=1e-3), lambda: oracles.VAdam(eps=1e-3)), {}),
+    "landingpc": (oo.LandingPC, oracles.landingpc, (oo.VAdam(), oracles.VAdam), {}),
+    "landingpc-decoupled": (
+        oo.LandingPC,
+        oracles.landingpc,
+        (oo.VAdam(), oracles.VAdam),
+        {"coupled": False, "lam": 0.5, "tau": 0.01},
+    ),
+    "slpg": (oo.SLPG, oracles.slpg, None, {}),
+}
+
+
+@pytest.mark.parametrize("name", ORACLES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_agrees_with_its_oracle_over_50_steps(name, dtype):
+    cls, oracle, bases, options = ORACLES[name]
+    params = [point(3, 4, 6, dtype=dtype), point(5, 5, dtype=dtype, seed=1), point(6, 4, dtype=dtype, seed=2)]
+    mine, theirs = bases or (oo.SGD(), lambda: lambda x, g: g)
+    opt = cls(params, 0.02, base=mine, **options)
+    singles = [m.clone() for p in params for m in oo.views.to_matrices(p.detach()).reshape(-1, *_shape(p))]
+    directions = [theirs() for _ in singles]
+    for t in range(50):
+        set_gradients(params, t)
+        grads = [m.clone() for p in params for m in oo.views.to_matrices(p.grad).reshape(-1, *_shape(p))]
+        opt.step()
+        singles = [
+            oracle(x, direction(x, g), 0.02, **options)
+            for x, g, direction in zip(singles, grads, directions, strict=True)
+        ]
+    result = [m for p in params for m in oo.views.to_matrices(p.detach()).reshape(-1, *_shape(p))]
+    for one, two in zip(result, singles, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
+
+
+def _shape(param):
+    return sorted(param.shape[-2:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("sampling", ["orthogonal", "permutation"])
+def test_rsdm_agrees_with_its_oracle_over_50_steps(dtype, sampling):
+    param = point(3, 4, 6, dtype=dtype)
+    opt = oo.RSDM([param], 0.3, r=3, sampling=sampling, seed=5)
+    singles = list(param.detach().clone())
+    streams = draws.fingerprint(param.detach())
+    for t in range(1, 51):
+        set_gradients([param], t)
+        step = torch.full((3,), float(t), dtype=torch.float64)
+        if sampling == "orthogonal":
+            frames = draws.subspace(streams, step, 5, 3, 6, dtype)
+        else:
+            frames = torch.eye(6, dtype=dtype)[draws.columns(streams, step, 5, 3, 6)]
+        singles = [oracles.rsdm(x, g, 0.3, frame=f) for x, g, f in zip(singles, param.grad, frames, strict=True)]
+        opt.step()
+    for one, two in zip(param.detach(), singles, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_slpg_with_barzilai_borwein_steps(dtype):
+    """The same quotients as the base BB, of SLPG's own direction: for p = n these directions are the same."""
+    one, two = point(5, 5, dtype=dtype), point(5, 5, dtype=dtype)
+    target = stiefel.nearest(one.detach() + 0.2 * torch.randn(5, 5, dtype=dtype))
+    slpg, pogo = oo.SLPG([one], 1.0, barzilai_borwein=True), oo.POGO([two], base=oo.BB(), landing="half")
+    for _ in range(5):
+        for x, opt in ((one, slpg), (two, pogo)):
+            x.grad = x.detach() - target
+            opt.step()
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+
+
+# Landing
+
+
+def off_manifold(shape, dtype, seed, distance):
+    """A batch at the given distance (Frobenius) from the manifold."""
+    x = point(*shape, dtype=dtype, seed=seed).detach()
+    generator = torch.Generator().manual_seed(seed + 1)
+    e = torch.randn(*shape[:-2], shape[-2], shape[-2], dtype=dtype, generator=generator)
+    e = e + e.mH
+    e = e * (distance / torch.linalg.matrix_norm(e))[..., None, None]
+    values, vectors = torch.linalg.eigh(torch.eye(shape[-2], dtype=dtype) + e)
+    return vectors @ (values.sqrt()[..., None] * vectors.mH) @ x
+
+
+@given(
+    dtype=DTYPES,
+    p=st.integers(1, 6),
+    extra=st.integers(0, 4),
+    start=st.floats(0, 0.49),
+    scale=st.floats(-4, 4),
+    lr=st.floats(1e-3, 100),
+    seed=st.integers(0, 1000),
+)
+def test_landing_never_leaves_the_safe_region(dtype, p, extra, start, scale, lr, seed):
+    x = off_manifold((4, p, p + extra), dtype, seed, start)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(20):
+        g = 10**scale * torch.randn(x.shape, dtype=dtype, generator=generator)
+        x = oo.Landing.update(x, g, torch.tensor(lr, dtype=torch.float64), {}, None, {"lam": 1.0, "eps": 0.5}).x
+        assert stiefel.distance(x).max() <= 0.5 + 1e-12
+
+
+@given(dtype=DTYPES, p=st.integers(1, 6), extra=st.integers(0, 4), seed=st.integers(0, 1000))
+def test_the_two_terms_of_the_landing_field_are_orthogonal_everywhere(dtype, p, extra, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x, g = (torch.randn(p, p + extra, dtype=dtype, generator=generator) for _ in range(2))
+    r, normal, distance = oo.optim.landing.landing_field(x, g)
+    assert abs(stiefel.inner(r, normal)) <= 1e-13 * stiefel.norm(r) * stiefel.norm(normal) + 1e-15
+    torch.testing.assert_close(distance, stiefel.distance(x))
+
+
+def test_landing_survives_huge_gradients():
+    param = point(4, 6)
+    opt = oo.Landing([param], 0.1)
+    for exponent in (30, -30, 0):
+        set_gradients([param], scale=10.0**exponent)
+        opt.step()
+    assert oo.distance(param) <= 0.5
+    assert opt.drift()[0].clipped >= 1
+
+
+def test_eps_of_landing_and_of_its_base_are_two_things():
+    opt = oo.Landing([point(4, 6)], 0.1, base=oo.VAdam(eps=1e-3), eps=0.25)
+    assert opt.param_groups[0]["eps"] == 0.25
+    assert opt.param_groups[0]["base_eps"] == 1e-3
+
+
+# LandingPC
+
+
+@pytest.mark.parametrize(("factor", "converges"), [(1.0, True), (1.5, False)])
+def test_landingpc_converges_on_pca_at_the_papers_lr_and_stalls_above(factor, converges):
+    n = 100
+    lr = factor * 10.5 * math.sqrt(n / 2000)
+    steps = iterations(pca(75, n, "code", seed=0), lambda x: oo.LandingPC(x, lr, lam=0.01), 1500)
+    assert (steps is not None) == converges
+
+
+def test_landingpc_projects_what_is_too_far():
+    param = point(2, 4, 6, dtype=torch.float64)
+    opt = oo.LandingPC([param], 8.0, lam=0.01, tau=0.5)
+    free = oo.LandingPC([torch.nn.Parameter(param.detach().clone())], 8.0, lam=0.01, tau=None)
+    (other,) = free.param_groups[0]["params"]
+    set_gradients([param])
+    param.grad[1] = 0
+    other.grad = param.grad.clone()
+    opt.step()
+    free.step()
+    far, near = oo.distance(other)
+    assert far > 0.5
+    assert near < 1e-12
+    torch.testing.assert_close(param[0].detach(), oracles.polar(other[0].detach()), rtol=0, atol=1e-12)
+    assert opt.state[param]["clipped"].tolist() == [1, 0]
+    assert torch.equal(param[1], other[1])
+
+
+# SLPG
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_direction_of_slpg_is_twice_r_for_one_row_and_r_for_square(dtype):
+    for shape, factor in (((1, 7), 2), ((6, 6), 1)):
+        x, g = point(*shape, dtype=dtype).detach(), torch.randn(*shape, dtype=dtype)
+        if shape[0] == 1 and dtype.is_complex:
+            # one complex row still has a phase: G − Re⟨G,X⟩X against G − ½(⟨X,G⟩ + …)X; equal up to i·X
+            g = g - 1j * (g @ x.mH).imag * x
+        torch.testing.assert_close(stiefel.tangent(x, g), factor * stiefel.relative_gradient(x, g), rtol=0, atol=1e-13)
+
+
+def test_slpg_finishes_on_the_manifold_if_asked():
+    for asked in (True, False):
+        param = point(4, 6)
+        opt = oo.SLPG([param], 0.05, project_at_end=asked)
+        for t in range(3):
+            set_gradients([param], t)
+            opt.step()
+        before = oo.distance(param)
+        opt.finish()
+        assert (oo.distance(param) < 1e-6) == asked
+        assert before > 1e-6
+
+
+# RSDM
+
+
+def test_rsdm_changes_the_row_space_and_acting_on_p_would_not():
+    x, g = point(3, 8, dtype=torch.float64).detach(), torch.randn(3, 8, dtype=torch.float64)
+    param = torch.nn.Parameter(x.clone())
+    opt = oo.RSDM([param], 0.5, r=6)
+    param.grad = g
+    opt.step()
+    assert _row_space_distance(param.detach(), x) > 1e-2
+    frame = stiefel.random(2, 3, dtype=torch.float64)
+    k = stiefel.skew(frame @ g @ x.mH @ frame.mH)
+    y = stiefel.row_qr((torch.eye(2, dtype=torch.float64) - 0.5 * k).mH).mH
+    on_p = x + frame.mH @ (y - torch.eye(2, dtype=torch.float64)) @ frame @ x
+    assert _row_space_distance(on_p, x) < 1e-13
+
+
+def _row_space_distance(a, b):
+    return float(torch.linalg.matrix_norm(a.mH @ a - b.mH @ b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_rsdm_stays_on_the_manifold_over_3000_steps_in_double_precision(dtype):
+    param = point(4, 6, dtype=dtype)
+    opt = oo.RSDM([param], 0.5, r=3)
+    noise = torch.randn(3000, 4, 6, dtype=dtype)
+    for g in noise:
+        param.grad = g
+        opt.step()
+    assert oo.distance(param) < 1e-12
+
+
+@pytest.mark.parametrize("sampling", ["orthogonal", "permutation"])
+def test_rsdm_descends(sampling):
+    problem = pca(6, 8, "paper", seed=0)
+    steps = iterations(problem, lambda x: oo.RSDM(x, 0.5, r=4, sampling=sampling), 2000, tolerance=1e-3)
+    assert steps is not None
+
+
+@pytest.mark.parametrize("r", [0, 7, -1])
+def test_rsdm_refuses_a_subspace_larger_than_the_space(r):
+    param = point(4, 6)
+    before = param.detach().clone()
+    with pytest.raises(ValueError, match=rf"Invalid r: {r}; it is a number of dimensions, from 1 to n = 6"):
+        oo.RSDM([param], 0.1, r=r)
+    assert torch.equal(param, before)
+
+
+def test_rsdm_draws_differ_between_steps_matrices_and_seeds_and_on_nothing_else():
+    stream = draws.fingerprint(torch.randn(5, 3, 4, dtype=torch.float64))
+    t = torch.ones(5)
+    one = draws.uniform(stream, t, 0, 1000)
+    assert torch.equal(one, draws.uniform(stream, t, 0, 1000))
+    assert torch.equal(one[3:4], draws.uniform(stream[3:4], t[3:4], 0, 1000))
+    for other in (draws.uniform(stream, t + 1, 0, 1000), draws.uniform(stream, t, 1, 1000), one.roll(1, 0)):
+        assert abs(float(torch.corrcoef(torch.stack([one[0], other[0]]))[0, 1])) < 0.15
+        assert not (one == other).any()
+
+
+def test_rsdm_draws_are_uniform_and_frames_are_isotropic():
+    stream = draws.fingerprint(torch.randn(400, 3, 4, dtype=torch.float64))
+    u = draws.uniform(stream, torch.ones(400), 0, 100).flatten().sort().values
+    grid = (torch.arange(u.numel(), dtype=torch.float64) + 0.5) / u.numel()
+    assert float((u - grid).abs().max()) < 1.63 / u.numel() ** 0.5  # Kolmogorov–Smirnov at 1 %
+    for dtype in (torch.float64, torch.complex128):
+        frame = draws.subspace(stream, torch.ones(400), 0, 2, 5, dtype)
+        assert stiefel.distance(frame).max() < 1e-13
+        projector = (frame.mH @ frame).mean(0)
+        assert float((projector - 0.4 * torch.eye(5)).abs().max()) < 0.06
+    chosen = draws.columns(stream, torch.ones(400), 0, 2, 5)
+    assert torch.bincount(chosen.flatten(), minlength=5).min() > 120
+    assert (chosen[:, 0] != chosen[:, 1]).all()
+
+
+# RGD
+
+
+@pytest.mark.parametrize("name", list(stiefel.RETRACTIONS))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_retractions_are_retractions(name, dtype):
+    """On the manifold, through X, and with derivative D there: the error against X + tD is of second order."""
+    x = point(4, 7, dtype=dtype).detach()
+    d = stiefel.tangent(x, torch.randn(4, 7, dtype=dtype))
+    retract = stiefel.RETRACTIONS[name]
+    torch.testing.assert_close(retract(x), x, rtol=0, atol=1e-14)
+    times = torch.tensor([1e-2, 1e-3], dtype=torch.float64)
+    errors = [float(torch.linalg.matrix_norm(retract(x + t * d) - (x + t * d))) for t in times]
+    assert abs(math.log10(errors[0] / errors[1]) - 2) < 0.05
+    assert stiefel.distance(retract(x + d)) < 1e-13
+
+
+def test_without_the_phases_qr_is_no_retraction():
+    x = point(4, 7, dtype=torch.float64).detach()
+    q, _ = torch.linalg.qr(x.mH)
+    assert float((q.mH - x).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("options", [{"metric": "flat"}, {"retraction": "exp"}])
+def test_rgd_bad_options(options):
+    with pytest.raises(ValueError, match=r"Invalid (metric|retraction)"):
+        oo.RGD([point(4, 6)], 0.1, **options)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (oo.Landing, {"lam": 0.0}),
+        (oo.Landing, {"eps": 1.5}),
+        (oo.LandingPC, {"tau": 0.0}),
+        (oo.LandingPC, {"tau": -1.0}),
+        (oo.LandingPC, {"lam": -1.0}),
+        (oo.RSDM, {"sampling": "sobol", "r": 2}),
+    ],
+)
+def test_bad_options(cls, options):
+    param = point(4, 6)
+    before = param.detach().clone()
+    with pytest.raises(ValueError, match=r"Invalid (lam|eps|tau|sampling)"):
+        cls([param], 0.1, **options)
+    assert torch.equal(param, before)

@@ -1,0 +1,139 @@
+"""Identities of the relative gradient: they hold on and off the manifold, for real and complex matrices."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orthoptim import stiefel
+from tests import reference
+from tests.strategies import (
+    COMPLEX,
+    DOUBLE,
+    DTYPES,
+    doubles,
+    dtypes,
+    eps,
+    gaussian,
+    gradient,
+    kinds,
+    orthonormal,
+    seeds,
+    shapes,
+)
+
+norm = torch.linalg.matrix_norm
+points = st.sampled_from([orthonormal, gaussian])  # on the manifold, and anywhere
+
+
+@given(shapes(), dtypes, seeds)
+def test_sym_and_skew_are_the_hermitian_and_the_skew_hermitian_part(shape, dtype, seed):
+    a = gaussian((*shape[:-2], shape[-1], shape[-1]), dtype, seed)
+    sym, skew = stiefel.sym(a), stiefel.skew(a)
+    assert torch.equal(sym, sym.mH)
+    assert torch.equal(skew, -skew.mH)
+    torch.testing.assert_close(sym + skew, a)
+
+
+@given(shapes(), dtypes, seeds)
+def test_inner_is_the_real_inner_product_of_each_pair(shape, dtype, seed):
+    a, b = gaussian(shape, dtype, seed), gaussian(shape, dtype, seed + 1)
+    expected = reference.each(lambda a, b: np.vdot(a, b).real, a, b)
+    assert stiefel.inner(a, b).dtype == dtype.to_real()
+    np.testing.assert_allclose(stiefel.inner(a, b), expected, atol=100 * eps(dtype))
+
+
+@given(shapes(), dtypes, seeds)
+def test_max_modulus_is_that_of_each_matrix(shape, dtype, seed):
+    a = gaussian(shape, dtype, seed)
+    np.testing.assert_allclose(stiefel.max_modulus(a), reference.each(lambda a: abs(a).max(), a), rtol=4 * eps(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_max_modulus_is_not_finite_for_the_matrices_with_an_entry_that_is_not(dtype, value):
+    a = gaussian((2, 3, 4), dtype, 0)
+    a[1, 2, 0] = value
+    assert torch.isfinite(stiefel.max_modulus(a)).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_max_modulus_of_huge_complex_entries_does_not_overflow(dtype):
+    huge = torch.finfo(dtype).max / 4
+    modulus = stiefel.max_modulus(torch.tensor([[complex(huge, huge)]], dtype=dtype))
+    torch.testing.assert_close(modulus, torch.tensor(huge * 2**0.5, dtype=modulus.dtype))
+
+
+@given(shapes(), dtypes, seeds, points)
+def test_relative_gradient_equals_the_reference(shape, dtype, seed, point):
+    x, g = point(shape, dtype, seed), gaussian(shape, dtype, seed + 1)
+    expected = reference.each(reference.relative_gradient, x, g)
+    scale = 1 + reference.each(lambda x: np.linalg.norm(x) ** 2, x).max()
+    np.testing.assert_allclose(stiefel.relative_gradient(x, g), expected, atol=100 * eps(dtype) * scale)
+
+
+@given(shapes(), dtypes, seeds)
+def test_defect_and_distance_equal_the_reference(shape, dtype, seed):
+    x = gaussian(shape, dtype, seed)
+    scale = reference.each(lambda x: np.linalg.norm(x) ** 2, x).max()
+    np.testing.assert_allclose(stiefel.defect(x), reference.each(reference.defect, x), atol=10 * eps(dtype) * scale)
+    expected = reference.each(lambda x: np.linalg.norm(reference.defect(x)), x)
+    np.testing.assert_allclose(stiefel.distance(x), expected, atol=10 * eps(dtype) * scale)
+
+
+@given(shapes(), doubles, seeds, kinds, points, st.floats(0, 10))
+def test_fact_1_a_leap_adds_exactly_eta_squared_r_r_on_and_off_the_manifold(shape, dtype, seed, kind, point, eta):
+    x = point(shape, dtype, seed)
+    g = gradient(x, seed + 1, kind=kind)
+    r = stiefel.relative_gradient(x, g)
+    m = x - eta * r
+    difference = stiefel.defect(m) - (stiefel.defect(x) + eta**2 * r @ r.mH)
+    # the terms that cancel are as large as η‖X‖³‖G‖
+    scale = 1 + norm(x) ** 2 + eta * norm(x) ** 3 + eta**2 * norm(r) ** 2
+    assert (norm(difference) <= 20 * eps(dtype) * scale).all()
+
+
+@given(shapes(), doubles, seeds, kinds, st.floats(0, 10))
+def test_fact_1_on_the_manifold_no_singular_value_shrinks(shape, dtype, seed, kind, eta):
+    x = orthonormal(shape, dtype, seed)
+    m = x - eta * stiefel.relative_gradient(x, gradient(x, seed + 1, kind=kind))
+    assert (torch.linalg.eigvalsh(stiefel.defect(m)) >= -100 * eps(dtype) * (1 + eta**2)).all()
+
+
+@given(shapes(), doubles, seeds, kinds, st.floats(0, 10))
+def test_fact_2_a_leap_leaves_the_manifold_by_at_most_eta_squared_s_squared(shape, dtype, seed, kind, eta):
+    x = orthonormal(shape, dtype, seed)
+    g = gradient(x, seed + 1, kind=kind)
+    s = stiefel.skew(x.mH @ g)
+    c = stiefel.defect(x - eta * stiefel.relative_gradient(x, g))
+    for order in ("fro", 2):
+        bound = eta**2 * norm(s @ s, order)
+        assert (norm(c, order) <= bound + 100 * eps(dtype) * (1 + eta**2)).all()
+
+
+@given(shapes(), doubles, seeds, kinds, points)
+def test_fact_7_g_and_r_have_inner_product_the_squared_norm_of_the_skew_part(shape, dtype, seed, kind, point):
+    x = point(shape, dtype, seed)
+    g = gradient(x, seed + 1, kind=kind)
+    descent = stiefel.inner(g, stiefel.relative_gradient(x, g))
+    expected = norm(stiefel.skew(x.mH @ g)) ** 2
+    assert ((descent - expected).abs() <= 20 * eps(dtype) * norm(x) ** 2).all()
+
+
+@pytest.mark.parametrize("dtype", DOUBLE)
+def test_fact_7_a_small_step_along_minus_r_descends(dtype):
+    x, target = orthonormal((20, 4, 6), dtype, 0), gaussian((20, 4, 6), dtype, 1)
+
+    def loss(x):
+        return 0.5 * norm(x - target) ** 2
+
+    r = stiefel.relative_gradient(x, x - target)
+    assert (loss(x - 1e-3 * r) < loss(x)).all()
+
+
+@given(shapes(), doubles, seeds, points)
+def test_gradients_normal_to_the_manifold_have_relative_gradient_zero(shape, dtype, seed, point):
+    x = point(shape, dtype, seed)
+    r = stiefel.relative_gradient(x, gradient(x, seed + 1, kind="normal"))
+    assert (norm(r) <= 20 * eps(dtype) * norm(x) ** 2).all()

@@ -1,0 +1,263 @@
+"""How far from the manifold a step may end: the orders and the bounds of the landing policies."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from orthoptim import stiefel
+from orthoptim.stiefel.landing import newton_schulz
+from tests import reference
+from tests.strategies import (
+    DOUBLE,
+    DTYPES,
+    KINDS,
+    doubles,
+    dtypes,
+    eps,
+    gaussian,
+    gradient,
+    kinds,
+    of_norm,
+    orthonormal,
+    seeds,
+    shapes,
+)
+
+norm = torch.linalg.matrix_norm
+
+
+def spectral_distance(x):
+    """‖XXᴴ − I‖₂ in double precision, the worst of a batch."""
+    x = x.to(torch.complex128)
+    return float(torch.linalg.eigvalsh(stiefel.defect(x)).abs().max())
+
+
+def half(x, g, lr):
+    return stiefel.pogo_step(x, g, lr, stiefel.policy("half")).x
+
+
+# One step from the manifold
+
+
+@given(shapes(), doubles, seeds, kinds, st.floats(0.01, math.sqrt(6)))
+def test_fact_3_the_squared_distance_after_half_is_at_most_nine_sixteenths_xi_to_the_eighth(
+    shape, dtype, seed, kind, xi
+):
+    x = orthonormal(shape, dtype, seed)
+    distance = stiefel.distance(half(x, gradient(x, seed + 1, xi, kind), 1.0))
+    assert (distance <= 0.75 * xi**4 + 20 * eps(dtype) * shape[-2]).all()
+
+
+@pytest.mark.parametrize("xi", [0.01, 0.1, 0.3])
+def test_fact_3_the_bound_is_reached_by_a_unitary_rotation(xi):
+    x = orthonormal((3, 5), torch.complex128, 0)
+    distance = float(stiefel.distance(half(x, gradient(x, 1, xi, "rotation"), 1.0)))
+    assert distance == pytest.approx(0.75 * xi**4 * (1 - xi**2 / 3), rel=1e-6)
+
+
+@given(shapes(), doubles, seeds, kinds, st.floats(0, math.sqrt(3)))
+def test_fact_4_no_singular_value_exceeds_one_after_half_while_xi_squared_is_at_most_three(
+    shape, dtype, seed, kind, xi
+):
+    x = orthonormal(shape, dtype, seed)
+    landed = half(x, gradient(x, seed + 1, xi, kind), 1.0)
+    assert (torch.linalg.eigvalsh(landed @ landed.mH) <= 1 + 20 * eps(dtype) * shape[-2]).all()
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@settings(max_examples=20)
+@given(shape=shapes(max_rank=0), dtype=doubles, seed=seeds)
+def test_fact_6_the_log_log_slope_of_the_distance_after_k_landings_is_two_to_the_k_plus_one(k, shape, dtype, seed):
+    assume(shape != (1, 1) or dtype.is_complex)  # ±1 has nowhere to go
+    x = orthonormal(shape, dtype, seed)
+    g = gradient(x, seed + 1, kind="generic")
+    length = torch.linalg.matrix_norm(stiefel.relative_gradient(x, g), 2)
+    # ‖ηR‖₂ large enough for the distance to stand clear of rounding, small enough for the next order not to show
+    low, high = {1: (0.01, 0.02), 2: (0.06, 0.12), 3: (0.2, 0.28)}[k]
+    policy = stiefel.policy("newton-schulz", k)
+    distances = [float(stiefel.distance(stiefel.pogo_step(x, g, e / length, policy).x)) for e in (low, high)]
+    slope = math.log(distances[1] / distances[0]) / math.log(high / low)
+    assert slope == pytest.approx(2 ** (k + 1), rel=0.02)
+
+
+@given(shapes(max_rank=1), doubles, seeds, st.integers(1, 5))
+def test_k_landings_at_once_are_k_landings_one_after_the_other(shape, dtype, seed, k):
+    m = orthonormal(shape, dtype, seed) * 1.1 + 0.05 * gaussian(shape, dtype, seed + 1) / shape[-1]
+    expected = m
+    for _ in range(k):
+        expected = stiefel.newton_schulz_step(expected)
+    landed = m + newton_schulz(stiefel.defect(m), k) @ m
+    torch.testing.assert_close(landed, expected, rtol=0, atol=1e-14)
+
+
+@given(shapes(), dtypes, seeds, kinds, st.floats(0, 1))
+def test_safe_is_half_and_never_clips_while_xi_is_at_most_one(shape, dtype, seed, kind, xi):
+    x = orthonormal(shape, dtype, seed)
+    g = gradient(x, seed + 1, xi * (1 - 10 * eps(dtype)), kind)
+    step = stiefel.pogo_step(x, g, 1.0, stiefel.policy("safe"))
+    assert not step.clipped.any()
+    torch.testing.assert_close(step.x, half(x, g, 1.0), rtol=0, atol=4 * eps(dtype))
+
+
+@settings(max_examples=100)
+@given(shapes(), doubles, seeds, st.sampled_from(["generic", "tangent", "rotation"]), st.floats(0, 1.4))
+def test_argmin_lands_at_least_as_near_as_half_and_root(shape, dtype, seed, kind, xi):
+    x = orthonormal(shape, dtype, seed)
+    g = gradient(x, seed + 1, xi, kind)
+    distances = {
+        name: stiefel.distance(stiefel.pogo_step(x, g, 1.0, stiefel.policy(name)).x)
+        for name in ("argmin", "half", "root")
+    }
+    for name in ("half", "root"):
+        assert (distances["argmin"] <= distances[name] + 20 * eps(dtype) * shape[-2]).all()
+
+
+def test_an_unknown_landing_is_refused():
+    with pytest.raises(ValueError, match="Invalid landing: 'moon'"):
+        stiefel.policy("moon")
+
+
+# Forever
+
+
+@pytest.mark.parametrize("dtype", DOUBLE)
+@pytest.mark.parametrize("kind", ["generic", "tangent", "rotation"])
+@pytest.mark.parametrize("xi", [0.3, 1.0, 1.4])
+@pytest.mark.parametrize("shape", [(1, 2), (3, 3), (3, 8)])
+def test_fact_5_with_half_the_distance_is_at_most_three_quarters_xi_to_the_fourth_at_every_step(shape, xi, kind, dtype):
+    x = orthonormal((8, *shape), dtype, 0)
+    points = []
+    for t in range(100):
+        x = half(x, gradient(x, t, xi, kind), 1.0)
+        points.append(x)
+    assert spectral_distance(torch.stack(points)) <= 0.75 * xi**4 + 20 * eps(dtype)
+
+
+def test_half_loses_a_direction_at_the_square_root_of_two_and_safe_does_not():
+    x = orthonormal((3, 5), torch.complex128, 0)
+    g = gradient(x, 1, math.sqrt(2), "rotation")
+    assert float(torch.linalg.svdvals(half(x, g, 1.0)).min()) <= 1e-14
+    safe = stiefel.pogo_step(x, g, 1.0, stiefel.policy("safe")).x
+    assert float(torch.linalg.svdvals(safe).min()) >= math.sqrt(0.5) - 1e-15
+
+
+def test_half_blows_up_past_two_and_safe_does_not():
+    x = y = orthonormal((3, 5), torch.complex128, 0)
+    for _ in range(2):
+        x = half(x, gradient(x, 0, 2.1, "rotation"), 1.0)
+        y = stiefel.pogo_step(y, gradient(y, 0, 2.1, "rotation"), 1.0, stiefel.policy("safe")).x
+        assert spectral_distance(y) <= 0.5 + 20 * eps(x.dtype)
+    assert spectral_distance(x) > 1e6
+
+
+def worst_case(tau, k):
+    """The largest δ that (τ, k) allows: spec(MMᴴ) ⊂ [1−δ, 1+τ²] is mapped into [1−δ′, 1], k times."""
+    e = tau**2
+    delta = e**2 * (3 - e) / 4
+    for _ in range(k - 1):
+        delta = delta**2 * (3 + delta) / 4
+    return delta
+
+
+TABLE = [(1.0, k, bound) for k, bound in enumerate([0.5, 0.22, 0.039, 1.1e-3, 9.5e-7], 1)]
+TABLE += [(0.5, k, bound) for k, bound in enumerate([0.043, 1.4e-3, 1.5e-6], 1)]
+
+
+@pytest.mark.parametrize("dtype", DOUBLE)
+@pytest.mark.parametrize("form", ["direct-n", "direct-p"])
+@pytest.mark.parametrize(("tau", "k", "bound"), TABLE)
+def test_the_guaranteed_bound_of_a_clip_and_k_landings_holds_and_is_reached(tau, k, bound, form, dtype):
+    assert worst_case(tau, k) == pytest.approx(bound, rel=0.03)  # the table has two digits
+    policy = stiefel.Policy(tau, partial(newton_schulz, steps=k))
+    distances = []
+    for shape in [(1, 3), (2, 2), (3, 5)]:
+        x = orthonormal((4, *shape), dtype, 0)
+        points = []
+        for t in range(30):
+            size = 10.0 ** gaussian((4,), torch.float64, t)
+            x = stiefel.pogo_step(x, gradient(x, t, size, KINDS[t % 3]), 1.0, policy, form).x
+            points.append(x)
+        distances.append(spectral_distance(torch.stack(points)))
+    assert 0.99 * worst_case(tau, k) <= max(distances) <= worst_case(tau, k) + 20 * eps(dtype)
+
+
+def hostile_sizes(*shape):
+    """Log-uniform from 1e-30 to 1e30."""
+    return 10 ** (60 * torch.rand(shape, dtype=torch.float64) - 30)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1e-5)])
+@pytest.mark.parametrize("shape", [(2, 2), (3, 8)])
+def test_a_thousand_hostile_gradients_never_lead_far_away(shape, landing, bound, dtype):
+    policy = stiefel.policy(landing)
+    x = orthonormal((8, *shape), dtype, 0)
+    points = []
+    for g in of_norm(gaussian((1000, *x.shape), dtype, 1), hostile_sizes(1000, 8)):
+        x = stiefel.pogo_step(x, g, 0.5, policy).x
+        points.append(x)
+    points = torch.stack(points)
+    assert torch.isfinite(points.abs()).all()
+    assert spectral_distance(points) <= bound + 10 * eps(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1e-5)])
+@pytest.mark.parametrize("shape", [(3, 3), (3, 8)])
+@pytest.mark.parametrize("kind", ["tangent", "rotation", "normal", "nearly normal"])
+def test_hostile_gradients_of_every_direction_never_lead_far_away(kind, shape, landing, bound, dtype):
+    policy = stiefel.policy(landing)
+    x = orthonormal((8, *shape), dtype, 0)
+    tangent_part = 10.0 ** -torch.arange(1, 17, 2, dtype=torch.float64)
+    points = []
+    for t in range(100):
+        if kind == "nearly normal":
+            g = gradient(x, t, 1.0, "normal") + gradient(x, t, tangent_part, "tangent")
+        else:
+            g = gradient(x, t, 1.0, kind)
+        x = stiefel.pogo_step(x, of_norm(g, hostile_sizes(8)), 0.5, policy).x
+        points.append(x)
+    points = torch.stack(points)
+    assert torch.isfinite(points.abs()).all()
+    assert spectral_distance(points) <= bound + 10 * eps(dtype)
+
+
+@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1e-5)])
+def test_hostile_gradients_at_points_of_a_circle_never_lead_far_away(landing, bound):
+    # one tangent direction only: some of a thousand random gradients are nearly normal
+    policy = stiefel.policy(landing)
+    x = orthonormal((64, 1, 2), torch.float32, 0)
+    points = []
+    for g in of_norm(gaussian((1000, *x.shape), x.dtype, 1), hostile_sizes(1000, 64)):
+        x = stiefel.pogo_step(x, g, 0.5, policy).x
+        points.append(x)
+    assert spectral_distance(torch.stack(points)) <= bound + 10 * eps(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+@pytest.mark.parametrize("shape", [(2, 2), (3, 8)])
+def test_a_learning_rate_times_a_gradient_that_overflows_is_clipped(shape, landing, dtype):
+    x = orthonormal(shape, dtype, 0)
+    huge = math.sqrt(torch.finfo(dtype).max)
+    step = stiefel.pogo_step(x, gradient(x, 1, huge, "tangent"), 1e3 * huge, stiefel.policy(landing))
+    assert bool(step.clipped)
+    assert spectral_distance(step.x) <= 0.5 + 10 * eps(dtype)
+
+
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+@pytest.mark.parametrize("form", ["direct-n", "direct-p"])
+def test_a_clipped_leap_has_the_length_of_the_clip_in_the_schatten_4_norm(form, landing):
+    policy = stiefel.policy(landing)
+    x = orthonormal((5, 3, 6), torch.float64, 0)
+    g = gradient(x, 1, 1e8, "tangent")
+    leap = stiefel.pogo_step(x, g, 1.0, stiefel.Policy(policy.clip, lambda c: torch.zeros_like(c)), form).x - x
+    singular = torch.linalg.svdvals(leap)
+    np.testing.assert_allclose((singular**4).sum(-1) ** 0.25, policy.clip, rtol=1e-7)
+    r = torch.from_numpy(reference.each(reference.relative_gradient, x, g))
+    np.testing.assert_allclose(stiefel.inner(leap, r) / (norm(leap) * norm(r)), -1, rtol=1e-7)

@@ -1,0 +1,169 @@
+"""The forms of one step agree with each other and with the reference; rounding errors do not pile up."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orthoptim import stiefel
+from tests import reference
+from tests.strategies import (
+    DOUBLE,
+    DTYPES,
+    dtypes,
+    gaussian,
+    gradient,
+    log_uniform,
+    of_norm,
+    orthonormal,
+    seeds,
+    shapes,
+)
+
+FORMS = tuple(stiefel.FORMS)
+TOLERANCE = {torch.float32: 1e-6, torch.complex64: 1e-6, torch.float64: 1e-12, torch.complex128: 1e-12}
+
+
+def relative_error(x, expected):
+    """‖X − X′‖_F/‖X′‖_F, the worst of a batch."""
+    difference = np.linalg.norm(reference.double(x) - expected, axis=(-2, -1))
+    return (difference / np.linalg.norm(expected, axis=(-2, -1))).max()
+
+
+def leaps(landing):
+    """ξ = η‖G‖_F: where nothing clips, no farther than the landing can follow."""
+    return log_uniform(-4, 0.5 if landing in ("safe", "strict") else 0)
+
+
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
+@pytest.mark.parametrize("form", [*FORMS, None])
+@settings(max_examples=40)
+@given(
+    data=st.data(),
+    shape=shapes(),
+    dtype=dtypes,
+    seed=seeds,
+    size=st.sampled_from([1.0, 0.9]),  # on and off the manifold
+    lr=log_uniform(-2, 2),
+    steps=st.integers(1, 4),
+)
+def test_every_form_and_landing_equals_the_reference(form, landing, data, shape, dtype, seed, size, lr, steps):
+    x = size * orthonormal(shape, dtype, seed)
+    g = gradient(x, seed + 1, norm=data.draw(leaps(landing)) / lr)
+    expected = reference.each(lambda x, g: reference.pogo_step(x, g, lr, landing, steps), x, g)
+    step = stiefel.pogo_step(x, g, lr, stiefel.policy(landing, steps), form)
+    assert step.x.shape == shape
+    assert step.x.dtype == dtype
+    assert relative_error(step.x, expected) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
+@settings(max_examples=40)
+@given(data=st.data(), shape=shapes(), dtype=dtypes, seed=seeds)
+def test_forms_agree_with_each_other(landing, data, shape, dtype, seed):
+    x = orthonormal(shape, dtype, seed)
+    g = gradient(x, seed + 1, norm=data.draw(leaps(landing)))
+    points = [stiefel.pogo_step(x, g, 1.0, stiefel.policy(landing), form).x for form in FORMS]
+    for a, b in itertools.combinations(points, 2):
+        assert relative_error(a, reference.double(b)) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=15)
+@given(shape=shapes(min_rank=1), dtype=dtypes, seed=seeds)
+def test_a_tensor_lr_holds_for_each_matrix(form, landing, shape, dtype, seed):
+    x = orthonormal(shape, dtype, seed)
+    g = gradient(x, seed + 1)
+    lr = 10 ** -gaussian(shape[:-2], torch.float64, seed + 2).abs()
+    lr = lr.to(x.real.dtype)
+    expected = reference.each(lambda x, g, lr: reference.pogo_step(x, g, lr, landing), x, g, lr)
+    step = stiefel.pogo_step(x, g, lr, stiefel.policy(landing), form)
+    assert relative_error(step.x, expected) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tensor_lr_broadcasts_against_the_batch(form):
+    x = orthonormal((2, 3, 4, 6), torch.float64, 0)
+    g, lr = gradient(x, 1), torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+    policy = stiefel.policy("safe")
+    expected = torch.stack([stiefel.pogo_step(x[:, i], g[:, i], lr[i], policy, form).x for i in range(3)], 1)
+    torch.testing.assert_close(stiefel.pogo_step(x, g, lr, policy, form).x, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=15)
+@given(shape=shapes(), dtype=dtypes, seed=seeds)
+def test_a_step_changes_neither_the_point_nor_the_direction(form, landing, shape, dtype, seed):
+    x = orthonormal(shape, dtype, seed)
+    g = gradient(x, seed + 1)
+    before = x.clone(), g.clone()
+    stiefel.pogo_step(x, g, 0.5, stiefel.policy(landing), form)
+    assert torch.equal(x, before[0])
+    assert torch.equal(g, before[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_zero_direction_or_a_zero_lr_leaves_an_orthonormal_matrix(form, landing, dtype):
+    x = torch.eye(3, 5, dtype=dtype)
+    policy = stiefel.policy(landing)
+    assert torch.equal(stiefel.pogo_step(x, torch.zeros_like(x), 0.5, policy, form).x, x)
+    assert torch.equal(stiefel.pogo_step(x, gradient(x, 0), 0.0, policy, form).x, x)
+
+
+@pytest.mark.parametrize("dtype", DOUBLE)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_matrices_whose_leap_is_shortened_are_reported(form, dtype):
+    x = orthonormal((4, 3, 6), dtype, 0)
+    g = gradient(x, 1, kind="tangent")
+    r = stiefel.relative_gradient(x, g)
+    longest = 1 / torch.linalg.matrix_norm(r @ r.mH).sqrt()
+    lr = longest * torch.tensor([0.5, 0.999, 1.001, 1e6], dtype=torch.float64)
+    step = stiefel.pogo_step(x, g, lr, stiefel.policy("safe"), form)
+    assert step.clipped.tolist() == [False, False, True, True]
+    assert stiefel.pogo_step(x, g, lr, stiefel.policy("half"), form).clipped is None
+
+
+@given(shapes(max_rank=0, max_n=2000))
+def test_the_chosen_form_has_the_fewest_multiplications(shape):
+    p, n = shape
+    cost = {"direct-n": 2 * p * n * n + 2 * p * p * n, "direct-p": 6 * p * p * n}
+    assert cost[stiefel.choose(p, n)] == min(cost.values())
+
+
+def without_feedback(x, g, lr):
+    """A step that takes XXᴴ for I."""
+    r = 0.5 * (g - (x @ g.mH) @ x)
+    m = x - lr * r
+    return m - 0.5 * lr**2 * (r @ r.mH) @ m
+
+
+def walk(step, dtype, steps, lr):
+    """Distance in double precision after many steps along unit gradients, in a shuffled cycle."""
+    x = orthonormal((16, 32), dtype, 0)
+    gradients = list(of_norm(gaussian((256, 16, 32), dtype, 1), 1.0))
+    with torch.inference_mode():
+        for t in range(steps):
+            x = step(x, gradients[t * 101 % 256], lr)
+    return np.linalg.norm(reference.defect(reference.double(x)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_fact_8_measuring_x_x_keeps_rounding_from_growing_and_replacing_it_by_i_does_not(dtype):
+    policy = stiefel.policy("half")
+    lr = torch.tensor(0.1)
+    assert walk(lambda x, g, lr: stiefel.pogo_step(x, g, lr, policy).x, dtype, 1000, lr) <= 1e-6
+    assert walk(without_feedback, dtype, 1000, lr) >= 1e-4
+
+
+@pytest.mark.parametrize("landing", ["safe", "half"])
+def test_fact_8_a_hundred_thousand_float32_steps_stay_within_1e_6(landing):
+    policy = stiefel.policy(landing)
+    lr = torch.tensor(0.01)
+    assert walk(lambda x, g, lr: stiefel.pogo_step(x, g, lr, policy).x, torch.float32, 100_000, lr) <= 1e-6
