@@ -110,5 +110,5 @@ class BB:
             s, y = x - self.last[0], r - self.last[1]
             sy = float((s.conj() * y).real.sum())
             self.eta = abs(frobenius(s) ** 2 / sy if self.t % 2 == 0 else sy / frobenius(y) ** 2)
-        self.last = x, r
+        self.last = x.clone(), r
         return self.eta * g

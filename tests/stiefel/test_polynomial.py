@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from orthoptim.stiefel import polynomial
@@ -180,6 +180,7 @@ def test_the_largest_root_of_a_cubic_with_three_real_roots(a, b, c):
 
 
 @given(st.floats(-10, 10), st.floats(-10, 10), st.floats(0.1, 10))
+@example(0.0, 0.0, 2.0)  # z³ + 4z: the depressed cubic has no constant term
 def test_the_only_real_root_of_a_cubic(a, re, im):
     a, re, im = (torch.tensor(v, dtype=torch.float64) for v in (a, re, im))
     square = re**2 + im**2

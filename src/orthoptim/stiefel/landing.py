@@ -1,10 +1,11 @@
 """Landing policies: how a leap M is brought back to the manifold.
 
-A policy is two decisions, both made from p×p quantities alone:
+A policy is decisions made from p×p quantities alone:
 
 - ``clip``: the longest leap it allows, in the Schatten-4 norm ‖sR‖₄ = s√‖RRᴴ‖_F (``None``: any);
 - ``correction``: Q(C), with C = MMᴴ − I, such that X⁺ = M + QM. Adding QM to M is more accurate than multiplying M by
-  I + Q (3.4e-6 against 5.5e-6 at 256×256 in float32).
+  I + Q (3.4e-6 against 5.5e-6 at 256×256 in float32);
+- ``slack``: the error of C that rounding may cause; see :func:`clip_length`.
 
 | name | clip | λ | distance ‖XXᴴ−I‖₂ |
 |---|---|---|---|
@@ -34,6 +35,7 @@ class Policy(NamedTuple):
 
     clip: float | None
     correction: Callable[[Tensor], Tensor]
+    slack: float = 1e-2
 
 
 def newton_schulz(c: Tensor, steps: int) -> Tensor:
@@ -72,7 +74,7 @@ def policy(name: str, steps: int = 2) -> Policy:
     if name == "safe":
         return Policy(1.0, partial(newton_schulz, steps=1))
     if name == "strict":
-        return Policy(0.5, partial(newton_schulz, steps=3))
+        return Policy(0.5, partial(newton_schulz, steps=3), slack=1e-6)
     if name == "half":
         return Policy(None, partial(newton_schulz, steps=1))
     if name == "root":
@@ -84,12 +86,28 @@ def policy(name: str, steps: int = 2) -> Policy:
     raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")
 
 
-def clip_length(e: Tensor, eta: Tensor, clip: float) -> Tensor:
+def clip_length(e: Tensor, eta: Tensor, policy: Policy, size: Tensor | None = None, power: int = 1) -> Tensor:
     """S = min(η, τ/√‖E‖_F) for E = RRᴴ, one value per matrix.
 
-    Below ``floor`` the entries of E may have been flushed to zero; s is then at most τ/√floor, so that what was lost
-    of s²E stays under the unit roundoff.
+    Where R is computed as a difference (``size`` given), its rounding error, about u‖G‖, is not tangent, and C is wrong
+    by ε = u(s‖G‖)^power. That matters only for a leap along a huge G that is almost normal to the manifold, but there
+    it would void the guarantees. So ε is kept below the policy's slack, and a clipped leap is shortened by 4ε.
+
+    Args:
+        e: RRᴴ.
+        eta: η.
+        policy: one that clips.
+        size: ‖G‖_F.
+        power: of s‖G‖ in the error of C.
     """
-    info = torch.finfo(e.real.dtype)
+    assert policy.clip is not None
+    info = torch.finfo(e.dtype)
+    # Below this the entries of E may have been flushed to zero; what is then lost of s²E stays under the roundoff.
     floor = info.tiny / info.eps
-    return torch.minimum(eta, clip * torch.linalg.matrix_norm(e).clamp_min(floor).rsqrt())
+    limit = policy.clip * torch.linalg.matrix_norm(e).clamp_min(floor).rsqrt()
+    if size is None:
+        return torch.minimum(eta, limit)
+    reach = (policy.slack / info.eps) ** (1 / power) / size.clamp_min(floor)
+    limit = torch.minimum(limit, reach)
+    error = info.eps * ((limit * size) ** power - 1).clamp_min(0)  # 0 for ξ ≤ 1, which is never clipped
+    return torch.minimum(eta, limit * (1 - 4 * error))

@@ -62,8 +62,9 @@ def root(c: Tensor) -> Tensor:
     r = a0 - a3 * a1 / 4 + a3**2 * a2 / 16 - 3 * a3**4 / 256
     m = largest_cubic_root(p, p**2 / 4 - r, -(q**2) / 8).clamp_min(_TINY)
     w = torch.sqrt(2 * m)
-    b = -w + a3 / 2  # the pair of larger real part: y² − wy + ..., shifted back to z
-    d = (p / 2 + m + q / (2 * w)) - w * a3 / 4 + a3**2 / 16
+    b, d = -w + a3 / 2, (p / 2 + m + q / (2 * w)) - w * a3 / 4 + a3**2 / 16
+    other_b, other_d = w + a3 / 2, (p / 2 + m - q / (2 * w)) + w * a3 / 4 + a3**2 / 16
+    b, d = torch.where(d >= other_d, b, other_b), torch.maximum(d, other_d)  # d = |z|²
     b, d = _polish_factor(a3, a2, a1, a0, b, d)
     return (-b / (2 * d) / scale).to(c.real.dtype)
 
@@ -94,8 +95,8 @@ def largest_cubic_root(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     cosine = (-q / 2 / (radius**3).clamp_min(_TINY)).clamp(-1, 1)
     three = 2 * radius * torch.cos(torch.acos(cosine) / 3)
     # one real root: Cardano, from the cube root that does not cancel
-    outer = torch.sign(q) * (q.abs() / 2 + torch.sqrt(discriminant.clamp_min(0)))
-    u = -torch.sign(outer) * torch.pow(outer.abs(), 1 / 3)
+    outer = q.abs() / 2 + torch.sqrt(discriminant.clamp_min(0))
+    u = torch.where(q < 0, 1.0, -1.0) * torch.pow(outer, 1 / 3)
     one = u - p / (3 * torch.where(u == 0, 1.0, u))
     z = torch.where(discriminant < 0, three, one) - a / 3
     for _ in range(_POLISH):

@@ -11,6 +11,10 @@
 | ``direct-p`` | 6·p²n | in between |
 | ``gram`` | two passes over n, the rest p×p | p ≪ n and ‖ηG‖ of order one |
 
+The cross terms of MMᴴ cancel because RXᴴ is skew. In ``direct-n`` that holds to rounding of R itself, R being X times a
+skew matrix. In ``direct-p`` and ``gram`` R is a difference whose rounding error, of size u‖G‖, is not tangent: a leap
+along a huge G that is almost normal would be a leap along that error. There the clip takes ‖G‖ into account.
+
 XXᴴ is measured in every step, never replaced by I: that loses the feedback that keeps rounding errors from growing
 (9e-3 after 1e5 steps in float32, against 4e-7).
 """
@@ -20,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import matrix_norm
 
 from orthoptim.stiefel.geometry import defect, max_modulus, skew, subtract_identity
 from orthoptim.stiefel.landing import Policy, clip_length
@@ -81,7 +86,8 @@ def direct_p(x: Tensor, g: Tensor, eta: Tensor, policy: Policy) -> Step:
     """R through the p×p matrices XXᴴ and XGᴴ; XXᴴ serves again in C."""
     a = x @ x.mH
     r = 0.5 * (a @ g - (x @ g.mH) @ x)
-    return _leap_and_land(x, r, subtract_identity(a), eta, policy)
+    size = None if policy.clip is None else matrix_norm(g)
+    return _leap_and_land(x, r, subtract_identity(a), eta, policy, size)
 
 
 def gram(x: Tensor, g: Tensor, eta: Tensor, policy: Policy) -> Step:
@@ -91,7 +97,8 @@ def gram(x: Tensor, g: Tensor, eta: Tensor, policy: Policy) -> Step:
     k = z @ z.mH
     t = 0.5 * torch.cat([-k[..., :p, p:], k[..., :p, :p]], dim=-1)
     e = t @ k @ t.mH
-    s, clipped = _length(e, eta, policy)
+    size = k[..., p:, p:].diagonal(dim1=-2, dim2=-1).real.sum(-1).sqrt()
+    s, clipped = _length(e, eta, policy, size, power=2)
     c = subtract_identity(k[..., :p, :p] + (s**2)[..., None, None] * e)
     q = policy.correction(c)
     leap = -s[..., None, None] * t
@@ -103,18 +110,20 @@ def gram(x: Tensor, g: Tensor, eta: Tensor, policy: Policy) -> Step:
 FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram}
 
 
-def _leap_and_land(x: Tensor, r: Tensor, c: Tensor, eta: Tensor, policy: Policy) -> Step:
+def _leap_and_land(x: Tensor, r: Tensor, c: Tensor, eta: Tensor, policy: Policy, size: Tensor | None = None) -> Step:
     """From X, R and XXᴴ − I: MMᴴ − I = (XXᴴ − I) + s²RRᴴ costs no product with M."""
     e = r @ r.mH
-    s, clipped = _length(e, eta, policy)
+    s, clipped = _length(e, eta, policy, size)
     s = s[..., None, None]
     return Step(_land(x - s * r, c + s**2 * e, policy), clipped)
 
 
-def _length(e: Tensor, eta: Tensor, policy: Policy) -> tuple[Tensor, Tensor | None]:
+def _length(
+    e: Tensor, eta: Tensor, policy: Policy, size: Tensor | None, power: int = 1
+) -> tuple[Tensor, Tensor | None]:
     if policy.clip is None:
         return eta, None
-    s = clip_length(e, eta, policy.clip)
+    s = clip_length(e, eta, policy, size, power)
     return s, s < eta
 
 
