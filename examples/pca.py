@@ -23,20 +23,6 @@ def problem(seed: int = 0) -> tuple[Tensor, float]:
     return (q * spectrum) @ q.T, -0.5 * float(spectrum[-P:].sum())
 
 
-def rgd(x: Tensor, lr: float) -> Callable[[], None]:
-    """Riemannian gradient descent with the QR retraction, the classical method."""
-
-    @torch.no_grad()
-    def step() -> None:
-        assert x.grad is not None
-        g, gx = x.grad, x.grad @ x.T
-        y = x - lr * (g - 0.5 * (gx + gx.T) @ x)
-        q, r = torch.linalg.qr(y.T)
-        x.copy_((q * torch.sgn(r.diagonal())).T)
-
-    return step
-
-
 def run(name: str, make_step: Callable[[Tensor], Callable[[], object]]) -> None:
     """Run one method, printing the gap to the optimum and the distance to the manifold as it goes."""
     a, optimum = problem()
@@ -60,4 +46,4 @@ def run(name: str, make_step: Callable[[Tensor], Callable[[], object]]) -> None:
 if __name__ == "__main__":
     print(f"Online PCA: the leading {P} of {N} dimensions.")
     run("POGO (SGD, momentum 0.3, lr 0.25)", lambda x: oo.POGO([x], 0.25, oo.SGD(momentum=0.3)).step)
-    run("RGD (QR retraction, lr 0.15)", lambda x: rgd(x, 0.15))
+    run("RGD (QR retraction, lr 0.15)", lambda x: oo.RGD([x], 0.15).step)

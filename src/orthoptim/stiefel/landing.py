@@ -5,7 +5,7 @@ A policy is decisions made from p×p quantities alone:
 - ``clip``: the longest leap it allows, in the Schatten-4 norm ‖sR‖₄ = s√‖RRᴴ‖_F (``None``: any);
 - ``correction``: Q(C), with C = MMᴴ − I, such that X⁺ = M + QM. Adding QM to M is more accurate than multiplying M by
   I + Q (3.4e-6 against 5.5e-6 at 256×256 in float32);
-- ``slack``: the error of C that rounding may cause; see :func:`clip_length`.
+- ``slack``: the error of C that the rounding of a less accurate form may cause.
 
 | name | clip | λ | distance ‖XXᴴ−I‖₂ |
 |---|---|---|---|
@@ -86,28 +86,24 @@ def policy(name: str, steps: int = 2) -> Policy:
     raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")
 
 
-def clip_length(e: Tensor, eta: Tensor, policy: Policy, size: Tensor | None = None, power: int = 1) -> Tensor:
-    """S = min(η, τ/√‖E‖_F) for E = RRᴴ, one value per matrix.
-
-    Where R is computed as a difference (``size`` given), its rounding error, about u‖G‖, is not tangent, and C is wrong
-    by ε = u(s‖G‖)^power. That matters only for a leap along a huge G that is almost normal to the manifold, but there
-    it would void the guarantees. So ε is kept below the policy's slack, and a clipped leap is shortened by 4ε.
+def clip_length(e: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None) -> Tensor:
+    """The s ≤ η, one value per matrix, for which ‖MMᴴ − XXᴴ‖_F ≤ τ²: s = min(η, τ/√‖E‖_F) where R is tangent.
 
     Args:
-        e: RRᴴ.
+        e: E = RRᴴ.
         eta: η.
         policy: one that clips.
-        size: ‖G‖_F.
-        power: of s‖G‖ in the error of C.
+        cross: RXᴴ + XRᴴ, where R is not tangent to its own precision. Then s²‖E‖ + s‖cross‖ ≤ τ², and the second
+            term takes at most a tenth of it.
     """
     assert policy.clip is not None
     info = torch.finfo(e.dtype)
     # Below this the entries of E may have been flushed to zero; what is then lost of s²E stays under the roundoff.
     floor = info.tiny / info.eps
-    limit = policy.clip * torch.linalg.matrix_norm(e).clamp_min(floor).rsqrt()
-    if size is None:
-        return torch.minimum(eta, limit)
-    reach = (policy.slack / info.eps) ** (1 / power) / size.clamp_min(floor)
-    limit = torch.minimum(limit, reach)
-    error = info.eps * ((limit * size) ** power - 1).clamp_min(0)  # 0 for ξ ≤ 1, which is never clipped
-    return torch.minimum(eta, limit * (1 - 4 * error))
+    size = torch.linalg.matrix_norm(e).clamp_min(floor)
+    if cross is None:
+        return torch.minimum(eta, policy.clip * size.rsqrt())
+    limit = policy.clip**2
+    slope = torch.linalg.matrix_norm(cross).clamp_min(floor)
+    root = 2 * limit / (slope + torch.sqrt(slope**2 + 4 * limit * size))
+    return torch.minimum(eta, torch.minimum(root, limit / (10 * slope)))
