@@ -45,24 +45,24 @@ def test_inner_is_the_real_inner_product_of_each_pair(shape, dtype, seed):
 
 
 @given(shapes(), dtypes, seeds)
-def test_max_modulus_is_that_of_each_matrix(shape, dtype, seed):
+def test_max_entry_is_that_of_each_matrix(shape, dtype, seed):
     a = gaussian(shape, dtype, seed)
-    np.testing.assert_allclose(stiefel.max_modulus(a), reference.each(lambda a: abs(a).max(), a), rtol=4 * eps(dtype))
+    expected = reference.each(lambda a: max(abs(a.real).max(), abs(a.imag).max()), a)
+    np.testing.assert_array_equal(stiefel.max_entry(a), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_max_modulus_is_not_finite_for_the_matrices_with_an_entry_that_is_not(dtype, value):
+def test_max_entry_is_not_finite_for_the_matrices_with_an_entry_that_is_not(dtype, value):
     a = gaussian((2, 3, 4), dtype, 0)
     a[1, 2, 0] = value
-    assert torch.isfinite(stiefel.max_modulus(a)).tolist() == [True, False]
+    assert torch.isfinite(stiefel.max_entry(a)).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("dtype", COMPLEX)
-def test_max_modulus_of_huge_complex_entries_does_not_overflow(dtype):
+def test_max_entry_of_huge_complex_entries_does_not_overflow(dtype):
     huge = torch.finfo(dtype).max / 4
-    modulus = stiefel.max_modulus(torch.tensor([[complex(huge, huge)]], dtype=dtype))
-    torch.testing.assert_close(modulus, torch.tensor(huge * 2**0.5, dtype=modulus.dtype))
+    assert float(stiefel.max_entry(torch.tensor([[complex(huge, -huge)]], dtype=dtype))) == huge
 
 
 @given(shapes(), dtypes, seeds, points)

@@ -130,11 +130,15 @@ def test_the_matrices_whose_leap_is_shortened_are_reported(form, dtype):
     assert stiefel.pogo_step(x, g, lr, stiefel.policy("half"), form).clipped is None
 
 
-@given(shapes(max_rank=0, max_n=2000))
-def test_the_chosen_form_has_the_fewest_multiplications(shape):
+@given(shapes(max_rank=0, max_n=2000), st.booleans())
+def test_the_chosen_form_costs_least(shape, normalized):
     p, n = shape
-    cost = {"direct-n": 2 * p * n * n + 2 * p * p * n, "direct-p": 6 * p * p * n}
-    assert cost[stiefel.choose(p, n)] == min(cost.values())
+    forms = ["direct-n", "direct-p", "gram"] if normalized else ["direct-n", "direct-p"]
+    chosen = stiefel.choose(p, n, normalized)
+    if n <= 4:
+        assert chosen == "tiny"
+    else:
+        assert stiefel.cost(chosen, p, n) == min(stiefel.cost(form, p, n) for form in forms)
 
 
 def without_feedback(x, g, lr):

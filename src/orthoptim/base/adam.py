@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base.base import Base, Kind, State, bias_correction, check_betas, check_nonnegative
+from orthoptim.stiefel import lerp
 
 
 class Adam(Base):
@@ -44,7 +45,7 @@ class Adam(Base):
     def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
         """See :meth:`Base.direction`."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
-        exp_avg = state["exp_avg"].lerp(grad, 1 - beta1)
+        exp_avg = lerp(state["exp_avg"], grad, 1 - beta1)
         square = (grad * grad.conj()).real
         exp_avg_sq = state["exp_avg_sq"].lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
         root = exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()

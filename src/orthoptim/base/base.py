@@ -25,6 +25,7 @@ class Base(ABC):
     Attributes:
         name: how param groups refer to it.
         names: of its hyperparameters, the arguments of ``__init__``.
+        normalized: whether the norm of its direction is of order one for any gradient.
         default_lr: the learning rate to take when none is given; None: there must be one.
         hyperparameters: plain values, by the names torch.optim uses.
     """
@@ -32,6 +33,7 @@ class Base(ABC):
     name: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
     default_lr: ClassVar[float | None] = None
+    normalized: ClassVar[bool] = False
     _registry: ClassVar[dict[str, type["Base"]]] = {}
 
     def __init__(self, **hyperparameters: Any) -> None:

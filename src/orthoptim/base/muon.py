@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base.base import Base, Kind, State, check_nonnegative
-from orthoptim.stiefel import max_modulus
+from orthoptim.stiefel import lerp, max_entry
 
 # The quintic of torch.optim.Muon: it drives every singular value to about [0.7, 1.2] in five steps.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -49,15 +49,15 @@ class Muon(Base):
     def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
         """See :meth:`Base.direction`."""
         momentum = hyperparameters["momentum"]
-        buffer = state["momentum_buffer"].lerp(grad, 1 - momentum)
-        g = grad.lerp(buffer, momentum) if hyperparameters["nesterov"] else buffer
+        buffer = lerp(state["momentum_buffer"], grad, 1 - momentum)
+        g = lerp(grad, buffer, momentum) if hyperparameters["nesterov"] else buffer
         return _approximate_polar(g, hyperparameters["steps"]), {"momentum_buffer": buffer}
 
 
 def _approximate_polar(g: Tensor, steps: int) -> Tensor:
     a, b, c = _QUINTIC
     tiny = torch.finfo(g.real.dtype).tiny
-    g = g / max_modulus(g).clamp_min(tiny)[..., None, None]  # first by the largest entry: the norm cannot overflow
+    g = g / max_entry(g).clamp_min(tiny)[..., None, None]  # first by the largest entry: the norm cannot overflow
     g = g / torch.linalg.matrix_norm(g).clamp_min(tiny)[..., None, None]
     for _ in range(steps):
         gram = g @ g.mH

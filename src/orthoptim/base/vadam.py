@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base.base import Base, Kind, State, bias_correction, check_betas, check_nonnegative
+from orthoptim.stiefel import lerp, square_norm
 
 
 class VAdam(Base):
@@ -28,6 +29,7 @@ class VAdam(Base):
     """
 
     name = "vadam"
+    normalized = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
         check_betas(betas)
@@ -43,8 +45,8 @@ class VAdam(Base):
     def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
         """See :meth:`Base.direction`."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
-        exp_avg = state["exp_avg"].lerp(grad, 1 - beta1)
-        square = torch.linalg.vector_norm(grad, dim=(-2, -1)).square()
+        exp_avg = lerp(state["exp_avg"], grad, 1 - beta1)
+        square = square_norm(grad)
         # a square that overflows must not stay infinite: the matrix would never move again
         exp_avg_sq = state["exp_avg_sq"].lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
         root = exp_avg_sq.sqrt()[..., None, None] / bias_correction(beta2, t).sqrt()

@@ -1,61 +1,115 @@
-"""Buckets: matrices of one shape, dtype and device as one batch (B, p, n), however many parameters they came from."""
+"""Buckets: matrices of one shape, dtype and device as batches (B, p, n), however many parameters they came from.
+
+A bucket is worked on in blocks that fit the cache. A block is several small parameters of one shape gathered into one
+batch, or a whole parameter, or a part of a large one; the parts of one parameter form a unit, which is written at once.
+"""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from orthoptim.views import compute_dtype, from_matrices, matrix_shape, to_matrices
+from orthoptim.stiefel import block_size
+from orthoptim.views import compute_dtype, matrix_shape
 
 
-class Bucket(NamedTuple):
-    """Which parameters of a list form one batch, and how they are seen."""
+class Block(NamedTuple):
+    """Parameters of one shape, or the matrices ``start`` to ``stop`` of a single one, as one batch."""
 
-    members: list[int]
-    shapes: list[torch.Size]
-    counts: list[int]  # matrices in each member
-    view: str
-    side: str
-    dtype: torch.dtype  # to compute in
-    device: torch.device
+    members: list[int]  # places in the list of parameters
+    shape: torch.Size  # of each
+    batch: torch.Size  # of the matrices in each
+    rows: int
+    columns: int
+    transposed: bool
+    part: tuple[int, int] | None = None  # (start, stop)
+
+    def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The members' among tensors that belong to all parameters."""
+        return [tensors[i] for i in self.members]
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of the parameters' shapes as (B, p, n); a single one is viewed, not copied, where strides allow."""
-        parts = []
-        for tensor, count in zip(tensors, self.counts, strict=True):
-            matrices = to_matrices(tensor, self.view, self.side).resolve_conj()
-            parts.append(matrices.reshape(count, *matrices.shape[-2:]))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        """Tensors of the members' shape as (B, p, n); a single one is viewed, not copied, where strides allow."""
+        one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+        matrices = one.resolve_conj().reshape(-1, self.rows, self.columns)
+        if self.part is not None:
+            matrices = matrices[self.part[0] : self.part[1]]
+        return matrices.mT if self.transposed else matrices
 
     def scatter(self, matrices: Tensor) -> list[Tensor]:
-        """The inverse of :meth:`gather`."""
-        parts = torch.split(matrices, self.counts)
-        return [
-            from_matrices(part, shape, self.view, self.side) for part, shape in zip(parts, self.shapes, strict=True)
-        ]
+        """The inverse of :meth:`gather`, to be copied to what :meth:`targets` returns."""
+        if self.transposed:
+            matrices = matrices.mT
+        if self.part is not None:
+            return [matrices]
+        if len(self.members) == 1:
+            return [matrices.reshape(self.shape)]
+        return list(matrices.reshape(-1, *self.shape).unbind(0))
+
+    def targets(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Where to write: the tensors, or the part of the single one."""
+        if self.part is None:
+            return tensors
+        return [tensors[0].reshape(-1, self.rows, self.columns)[self.part[0] : self.part[1]]]
 
     def gather_scalars(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of the parameters' batch shapes as (B,)."""
-        parts = [tensor.reshape(-1) for tensor in tensors]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        """Tensors of the members' batch shape as (B,)."""
+        one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+        values = one.reshape(-1)
+        return values if self.part is None else values[self.part[0] : self.part[1]]
 
     def scatter_scalars(self, values: Tensor) -> list[Tensor]:
         """The inverse of :meth:`gather_scalars`."""
-        batches = [matrix_shape(shape, self.view, self.side)[0] for shape in self.shapes]
-        return [part.reshape(batch) for part, batch in zip(torch.split(values, self.counts), batches, strict=True)]
+        if self.part is not None:
+            return [values]
+        return list(values.reshape(-1, *self.batch).unbind(0))
+
+    def scalar_targets(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Where to write."""
+        return tensors if self.part is None else [tensors[0].reshape(-1)[self.part[0] : self.part[1]]]
+
+
+class Bucket(NamedTuple):
+    """Matrices of one kind; each unit is a list of blocks to be written together."""
+
+    p: int
+    n: int
+    dtype: torch.dtype  # to compute in
+    half: bool  # whether the parameters are stored in less
+    device: torch.device
+    matrices: int
+    units: list[list[Block]]
 
 
 def make_buckets(params: Sequence[Tensor], view: str, side: str) -> list[Bucket]:
-    """Sort parameters into buckets, in the order of their first members."""
-    buckets: dict[tuple[object, ...], Bucket] = {}
+    """Sort parameters into buckets, in the order of their first members, and cut these into blocks."""
+    kinds: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
     for index, param in enumerate(params):
-        batch, p, n, _ = matrix_shape(param.shape, view, side)
-        key = (p, n, param.dtype, param.device)
-        if key not in buckets:
-            buckets[key] = Bucket([], [], [], view, side, compute_dtype(param.dtype), param.device)
-        bucket = buckets[key]
-        bucket.members.append(index)
-        bucket.shapes.append(param.shape)
-        bucket.counts.append(batch.numel())
+        kinds.setdefault((param.shape, param.dtype, param.device), []).append(index)
+    buckets: dict[tuple[int, int, torch.dtype, torch.device], Bucket] = {}
+    for (shape, dtype, device), members in kinds.items():
+        batch, p, n, transposed = matrix_shape(shape, view, side)
+        compute = compute_dtype(dtype)
+        key = (p, n, dtype, device)
+        bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, 0, []))
+        rows, columns = (n, p) if transposed else (p, n)
+        contiguous = all(params[i].is_contiguous() for i in members)
+        size = block_size(p, n, compute.itemsize)
+        units = _cut(Block(members, shape, batch, rows, columns, transposed), size, contiguous)
+        matrices = bucket.matrices + len(members) * batch.numel()
+        buckets[key] = bucket._replace(matrices=matrices, units=bucket.units + units)
     return list(buckets.values())
+
+
+def _cut(block: Block, size: int, contiguous: bool) -> list[list[Block]]:
+    """Units of at most ``size`` matrices a block; what is not contiguous cannot be written in parts."""
+    count = block.batch.numel()
+    if count <= size or not contiguous:
+        step = max(1, size // count)
+        starts = range(0, len(block.members), step)
+        return [[block._replace(members=block.members[i : i + step])] for i in starts]
+    parts = -(-count // size)
+    cuts = [count * i // parts for i in range(parts + 1)]
+    return [[block._replace(members=[member], part=part) for part in pairwise(cuts)] for member in block.members]

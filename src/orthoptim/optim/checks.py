@@ -81,7 +81,7 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
             warnings.warn(
                 f"{name} was not orthonormal (distance {far:.3g}) and has been moved to the nearest point that is; "
                 "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)",
-                stacklevel=5,
+                stacklevel=7,  # the line that builds the optimizer
             )
         repairs.append((param, stiefel.newton_schulz(x)))
     former = {param: param.detach().clone() for param, _ in repairs}

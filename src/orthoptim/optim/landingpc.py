@@ -41,6 +41,7 @@ class LandingPC(Orthoptimizer):
     """
 
     algorithm = "landingpc"
+    decomposes = True
 
     def __init__(
         self,

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
-from orthoptim import stiefel
 from orthoptim.base import Base, Kind, State
 from orthoptim.optim import checks, ordinary
-from orthoptim.optim.buckets import Bucket, make_buckets
+from orthoptim.optim.buckets import Block, make_buckets
 from orthoptim.views import Side, View, compute_dtype, distance, matrix_shape, real_dtype
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -57,6 +56,7 @@ class Orthoptimizer(Optimizer):
     """
 
     algorithm: ClassVar[str]
+    decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     _names: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -254,115 +254,72 @@ class Orthoptimizer(Optimizer):
         checks.check_group(group, label)
         self.check_options(group)
 
-    def _buffers(self, group: Mapping[str, Any]) -> dict[str, Kind]:
-        base = Base.named(group["base"])
-        return {**base.buffers(self._hyperparameters(group)), **self.buffers(group)}
-
     def _init_group(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[Any]) -> None:
         """Fill the lists with the parameters that have a gradient, creating their state at the first one.
 
         torch.compile calls a method of this name outside the graph, with just such arguments.
         """
         self._repaired.clear()
+        constrained = group["algorithm"] == self.algorithm
+        names = self._state_names(group) if constrained else []
         for param in group["params"]:
             if param.grad is None:
                 continue
             params.append(param)
             grads.append(param.grad)
-            if group["algorithm"] in ordinary.DEFAULTS:
-                states.extend(ordinary.init_state(param, group, self.state[param]))
-            else:
-                states.extend(self._init_state(param, group, self.state[param]))
+            state = self.state[param]
+            if not constrained:
+                states.extend(ordinary.init_state(param, group, state))
+                continue
+            if len(state) < len(names):
+                self._init_state(param, group, state)
+            # a parameter that needs no master copy is its own
+            states.extend([state.get(name, param) for name in names])
 
-    def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> list[Tensor]:
+    def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
         dtype = compute_dtype(param.dtype)
         batch = matrix_shape(param.shape, group["view"], group["side"])[0]
-        buffers = self._buffers(group)
-        for name in self._state_names(group, param.dtype):
+        kinds = self._kinds(group)
+        if "step" not in state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
+        if dtype != param.dtype and "master" not in state:
+            state["master"] = param.detach().to(dtype, memory_format=torch.preserve_format)
+        for name, kind in kinds.items():
             if name in state:
                 continue
-            if name == "step":
-                state[name] = torch.zeros((), dtype=torch.float32, device=param.device)
-            elif name in ("taken", "clipped"):
-                state[name] = torch.zeros(batch, dtype=torch.int32, device=param.device)
-            elif name == "master":
-                state[name] = param.detach().to(dtype, memory_format=torch.preserve_format)
-            elif buffers[name] == "counters":
-                state[name] = torch.zeros(batch, dtype=torch.int64, device=param.device)
-            elif buffers[name] == "entries":
+            if kind == "entries":
                 state[name] = torch.zeros_like(param, dtype=dtype)
-            elif buffers[name] == "moduli":
+            elif kind == "moduli":
                 state[name] = torch.zeros_like(param, dtype=real_dtype(dtype))
             else:
-                state[name] = torch.zeros(batch, dtype=real_dtype(dtype), device=param.device)
-        return [state[name] for name in self._state_names(group, param.dtype)]
+                scalar = real_dtype(dtype) if kind == "matrices" else torch.int64
+                state[name] = torch.zeros(batch, dtype=scalar, device=param.device)
 
-    def _state_names(self, group: Mapping[str, Any], dtype: torch.dtype) -> list[str]:
-        master = ["master"] if compute_dtype(dtype) != dtype else []
-        return ["step", "taken", "clipped", *master, *self._buffers(group)]
+    def _kinds(self, group: Mapping[str, Any]) -> dict[str, Kind]:
+        """The state that a step changes, beside ``step`` and ``master``."""
+        base = Base.named(group["base"]).buffers(self._hyperparameters(group))
+        return {"taken": "counters", "clipped": "counters", **base, **self.buffers(group)}
+
+    def _state_names(self, group: Mapping[str, Any]) -> list[str]:
+        return ["step", "master", *self._kinds(group)]
 
     def _step_group(
         self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[Tensor]
     ) -> None:
-        tensors: list[dict[str, Tensor]] = []
-        start = 0
-        for param in params:
-            names = self._state_names(group, param.dtype)
-            tensors.append(dict(zip(names, states[start : start + len(names)], strict=True)))
-            start += len(names)
+        names = self._state_names(group)
+        columns = {name: states[i :: len(names)] for i, name in enumerate(names)}
+        steps = columns.pop("step")
+        method = _Method(self, group)
         for bucket in make_buckets(params, group["view"], group["side"]):
-            self._step_bucket(
-                bucket,
-                group,
-                [params[i] for i in bucket.members],
-                [grads[i] for i in bucket.members],
-                [tensors[i] for i in bucket.members],
-            )
-
-    def _step_bucket(
-        self, bucket: Bucket, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], tensors: list[State]
-    ) -> None:
-        kinds: dict[str, Kind] = {"taken": "counters", "clipped": "counters", **self._buffers(group)}
-        per_matrix = {name for name, kind in kinds.items() if kind in ("matrices", "counters")}
-        state = {}
-        for name in kinds:
-            values = [tensor[name] for tensor in tensors]
-            state[name] = bucket.gather_scalars(values) if name in per_matrix else bucket.gather(values)
-        x = bucket.gather(params)
-        if "master" in tensors[0]:
-            x = _newest(x, bucket.gather([tensor["master"] for tensor in tensors]))
-        grad = bucket.gather(grads).to(bucket.dtype)
-        lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
-
-        new_x, new_state = self._advance(x, grad, state, lr, group)
-
-        # Nothing has been written so far; from here on there are only copies.
-        targets, sources = [*params], bucket.scatter(new_x)
-        if "master" in tensors[0]:
-            targets += [tensor["master"] for tensor in tensors]
-            sources += sources
-        for name, value in new_state.items():
-            targets += [tensor[name] for tensor in tensors]
-            sources += bucket.scatter_scalars(value) if name in per_matrix else bucket.scatter(value)
-        _copy_all_(targets, sources)
-        torch._foreach_add_([tensor["step"] for tensor in tensors], 1)
-
-    def _advance(
-        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, group: Mapping[str, Any]
-    ) -> tuple[Tensor, State]:
-        """New matrices and new state of one bucket; pure."""
-        base = Base.named(group["base"])
-        taken = state["taken"] + 1
-        t = taken.to(lr.dtype)
-        g, new_state = base.direction(x, -grad if group["maximize"] else grad, state, t, **self._hyperparameters(group))
-        finite = torch.isfinite(stiefel.max_modulus(grad)) & torch.isfinite(stiefel.max_modulus(g))
-        g = _where(finite, g, torch.zeros((), dtype=g.dtype, device=g.device))  # decompositions raise on NaN
-        update = self.update(x, g, lr, state, t, group)
-        new_state = {**new_state, **update.state, "taken": taken}
-        if update.clipped is not None:
-            new_state["clipped"] = state["clipped"] + update.clipped
-        kept = {name: _where(finite, value, state[name]) for name, value in new_state.items()}
-        return _where(finite, update.x, x), kept
+            lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+            for unit in bucket.units:
+                copies: list[tuple[list[Tensor], list[Tensor]]] = []
+                for block in unit:
+                    copies += method.step(block, bucket.half, lr, params, grads, columns)
+                # Nothing of this unit has been written so far; from here on there are only copies.
+                for targets, sources in copies:
+                    _copy_all_(targets, sources)
+                torch._foreach_add_(unit[0].pick(steps), 1)
 
     def _check_saved(self, state_dict: StateDict) -> None:
         for index, (group, saved) in enumerate(zip(self.param_groups, state_dict["param_groups"], strict=False)):
@@ -391,6 +348,71 @@ class Orthoptimizer(Optimizer):
                     if isinstance(value, Tensor):  # copied: torch would go on in the very tensors that were loaded
                         loaded = value.to(param.device) if mine else self.state[param][name]
                         self.state[param][name] = loaded.clone() if loaded is value else loaded
+
+
+class _Method:
+    """The way of the data of one group: gather a block, direction, update, and what is to be written."""
+
+    def __init__(self, optimizer: Orthoptimizer, group: Mapping[str, Any]) -> None:
+        self.group = group
+        self.base = Base.named(group["base"])
+        self.hyperparameters = optimizer._hyperparameters(group)
+        self.update = optimizer.update
+        self.decomposes = optimizer.decomposes
+        self.kinds = optimizer._kinds(group)
+
+    def step(
+        self,
+        block: Block,
+        half: bool,
+        lr: Tensor,
+        params: list[Tensor],
+        grads: list[Tensor],
+        columns: dict[str, list[Tensor]],
+    ) -> list[tuple[list[Tensor], list[Tensor]]]:
+        """Targets and sources of the copies that complete the step of this block."""
+        mine = block.pick(params)
+        held = {name: block.pick(column) for name, column in columns.items()}
+        x = block.gather(mine)
+        if half:
+            x = _newest(x, block.gather(held["master"]))
+        state = {name: self._gather(block, name, held[name]) for name in self.kinds}
+        grad = block.gather(block.pick(grads)).to(x.dtype)
+
+        new_x, new_state = self.advance(x, grad, state, lr)
+
+        copies = [(block.targets(mine), block.scatter(new_x))]
+        if half:
+            copies.append((block.targets(held["master"]), block.scatter(new_x)))
+        for name, value in new_state.items():
+            if self.kinds[name] in ("matrices", "counters"):
+                copies.append((block.scalar_targets(held[name]), block.scatter_scalars(value)))
+            else:
+                copies.append((block.targets(held[name]), block.scatter(value)))
+        return copies
+
+    def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
+        scalars = self.kinds[name] in ("matrices", "counters")
+        return block.gather_scalars(tensors) if scalars else block.gather(tensors)
+
+    def advance(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+        """New matrices and new state of one block; pure."""
+        taken = state["taken"] + 1
+        t = taken.to(lr.dtype)
+        ascent = -grad if self.group["maximize"] else grad
+        g, new_state = self.base.direction(x, ascent, state, t, **self.hyperparameters)
+        # a sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together)
+        finite = torch.isfinite(grad.sum((-2, -1)))
+        if g is not grad:
+            finite = finite & torch.isfinite(g.sum((-2, -1)))
+        if self.decomposes:  # decompositions raise on NaN
+            g = _where(finite, g, torch.zeros((), dtype=g.dtype, device=g.device))
+        update = self.update(x, g, lr, state, t, self.group)
+        new_state = {**new_state, **update.state, "taken": taken}
+        if update.clipped is not None:
+            new_state["clipped"] = state["clipped"] + update.clipped
+        kept = {name: _where(finite, value, state[name]) for name, value in new_state.items()}
+        return _where(finite, update.x, x), kept
 
 
 def _state_shapes(param: Tensor, group: Mapping[str, Any]) -> tuple[torch.Size, ...]:

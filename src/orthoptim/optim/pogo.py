@@ -71,7 +71,7 @@ class POGO(Orthoptimizer):
     def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
         """See :meth:`Orthoptimizer.update`."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
-        step = stiefel.pogo_step(x, g, lr, policy)
+        step = stiefel.pogo_step(x, g, lr, policy, normalized=Base.named(group["base"]).normalized)
         return Update(step.x, clipped=step.clipped)
 
     @staticmethod

@@ -38,6 +38,7 @@ class RGD(Orthoptimizer):
     """
 
     algorithm = "rgd"
+    decomposes = True
 
     def __init__(
         self,

@@ -45,6 +45,7 @@ class RSDM(Orthoptimizer):
     """
 
     algorithm = "rsdm"
+    decomposes = True
 
     def __init__(
         self,

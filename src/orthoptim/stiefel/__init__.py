@@ -1,20 +1,24 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
 from orthoptim.stiefel.geometry import (
+    as_real,
     defect,
     distance,
     inner,
-    max_modulus,
+    lerp,
+    max_entry,
     norm,
     relative_gradient,
     skew,
+    square_norm,
     subtract_identity,
     sym,
 )
 from orthoptim.stiefel.landing import POLICIES, Policy, policy
+from orthoptim.stiefel.plan import block_size, choose, cost
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_where, tangent
-from orthoptim.stiefel.steps import FORMS, Step, choose, pogo_step
+from orthoptim.stiefel.steps import FORMS, Step, pogo_step
 
 __all__ = [
     "FORMS",
@@ -23,11 +27,15 @@ __all__ = [
     "RETRACTIONS",
     "Policy",
     "Step",
+    "as_real",
+    "block_size",
     "choose",
+    "cost",
     "defect",
     "distance",
     "inner",
-    "max_modulus",
+    "lerp",
+    "max_entry",
     "nearest",
     "newton_schulz",
     "newton_schulz_step",
@@ -39,6 +47,7 @@ __all__ = [
     "relative_gradient",
     "row_qr",
     "skew",
+    "square_norm",
     "subtract_identity",
     "sym",
     "tangent",

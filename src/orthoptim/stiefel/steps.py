@@ -8,13 +8,16 @@
 | form | products | best when |
 |---|---|---|
 | ``direct-n`` | 2·pn² + 2·p²n (one p²n more to clip) | n < 2p |
-| ``direct-p`` | 6·p²n (one more to clip) | in between |
-| ``gram`` | two passes over n, the rest p×p | p ≪ n and ‖ηG‖ of order one |
+| ``direct-p`` | 6·p²n (one more to clip along any G) | in between |
+| ``gram`` | 5·p²n and p×p ones | p ≪ n and G is normalised |
+| ``tiny`` | entry by entry, over the batch | p, n ≤ 4 |
 
-The cross terms of MMᴴ cancel because RXᴴ is skew. In ``direct-n`` that holds to rounding of R itself, R being X times a
-skew matrix. In ``direct-p`` and ``gram`` R is a difference whose rounding error, of size u‖G‖, is not tangent: a leap
-along a huge G that is almost normal would be a leap along that error, and void the guarantees of the policies that
-clip. For these ``direct-p`` measures the cross terms (one product more), and ``gram`` bounds s‖G‖ by √(slack/u).
+:func:`orthoptim.stiefel.plan.choose` picks one.
+
+The cross terms of MMᴴ cancel because RXᴴ is skew. In ``direct-n`` and ``tiny`` that holds to rounding of R itself, R
+being X times a skew matrix. In ``direct-p`` and ``gram`` R is a difference whose rounding error, of size u‖G‖, is not
+tangent: a leap along a huge G that is almost normal would be a leap along that error, and void the guarantees of the
+policies that clip. For these ``direct-p`` measures the cross terms, and ``gram`` bounds s‖G‖ by √(slack/u).
 
 XXᴴ is measured in every step, never replaced by I: that loses the feedback that keeps rounding errors from growing
 (9e-3 after 1e5 steps in float32, against 4e-7).
@@ -26,8 +29,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.geometry import defect, max_modulus, skew, subtract_identity
+from orthoptim.stiefel.geometry import max_entry, subtract_identity
 from orthoptim.stiefel.landing import Policy, clip_length
+from orthoptim.stiefel.plan import SYMMETRIC_FROM, choose
 
 
 class Step(NamedTuple):
@@ -37,10 +41,30 @@ class Step(NamedTuple):
     clipped: Tensor | None
 
 
-Form = Callable[[Tensor, Tensor, Tensor, Policy], Step]
+class Leap(NamedTuple):
+    """What every form is given: matrices and direction (B, p, n), and per matrix η and the scale to multiply G by.
+
+    Without the scale 1/max|G| the entries of RRᴴ overflow long before those of G do. It is folded into small factors,
+    so that it costs no pass over G; an η·max|G| that overflows is clipped. With a normalised G it is 1.
+    """
+
+    x: Tensor
+    g: Tensor
+    eta: Tensor
+    scale: Tensor | float
 
 
-def pogo_step(x: Tensor, g: Tensor, lr: Tensor | float, policy: Policy, form: str | None = None) -> Step:
+Form = Callable[[Leap, Policy], Step]
+
+
+def pogo_step(
+    x: Tensor,
+    g: Tensor,
+    lr: Tensor | float,
+    policy: Policy,
+    form: str | None = None,
+    normalized: bool = False,
+) -> Step:
     """One POGO step from X along the direction G.
 
     Args:
@@ -49,6 +73,7 @@ def pogo_step(x: Tensor, g: Tensor, lr: Tensor | float, policy: Policy, form: st
         lr: η, a number or a tensor that broadcasts against the batch shape.
         policy: how to land.
         form: one of ``FORMS``; by default the one :func:`choose` picks.
+        normalized: whether ‖G‖_F is of order one, as VAdam's is.
 
     Example:
         >>> from orthoptim.stiefel.landing import policy
@@ -56,36 +81,33 @@ def pogo_step(x: Tensor, g: Tensor, lr: Tensor | float, policy: Policy, form: st
         >>> x
         tensor([[ 0.9987, -0.0499]])
     """
-    eta = torch.as_tensor(lr, dtype=x.real.dtype, device=x.device).expand(x.shape[:-2])
-    if policy.clip is not None:
-        # Without this the entries of RRᴴ overflow long before those of G do. An η·size that overflows is clipped.
-        size = max_modulus(g)
-        g = g / size.clamp_min(torch.finfo(size.dtype).tiny)[..., None, None]
-        eta = eta * size
-    return FORMS[form or choose(*x.shape[-2:])](x, g, eta, policy)
+    batch, (p, n) = x.shape[:-2], x.shape[-2:]
+    eta = torch.as_tensor(lr, dtype=x.real.dtype, device=x.device).expand(batch).reshape(-1)
+    x, g = x.reshape(-1, p, n), g.reshape(-1, p, n)
+    scale: Tensor | float = 1.0
+    if policy.clip is not None and not normalized:
+        size = max_entry(g).clamp_min(torch.finfo(eta.dtype).tiny)
+        scale, eta = (1 / size)[:, None, None], eta * size
+    step = FORMS[form or choose(p, n, normalized)](Leap(x, g, eta, scale), policy)
+    return Step(step.x.reshape(*batch, p, n), None if step.clipped is None else step.clipped.reshape(batch))
 
 
-def choose(p: int, n: int) -> str:
-    """The form with the fewest multiplications that is accurate for any G.
-
-    ``gram`` is not among them: in float32 it loses feasibility as (η‖normal part of G‖)².
-    """
-    return "direct-n" if n < 2 * p else "direct-p"
-
-
-def direct_n(x: Tensor, g: Tensor, eta: Tensor, policy: Policy) -> Step:
+def direct_n(leap: Leap, policy: Policy) -> Step:
     """R through the n×n matrix S = Skew(XᴴG)."""
-    r = x @ skew(x.mH @ g)
+    x, g, eta, scale = leap
+    s = x.mH @ g
+    r = x @ (s - s.mH).mul_(0.5 * scale)
     if policy.clip is None:
-        m = x - eta[..., None, None] * r
-        return Step(_land(m, defect(m), policy), None)
-    return _leap_and_land(x, r, defect(x), eta, policy)
+        m = r.mul_(-eta[:, None, None]).add_(x)
+        return Step(_land(m, subtract_identity(symmetric(m)), policy), None)
+    return _leap_and_land(x, r, subtract_identity(symmetric(x)), eta, policy)
 
 
-def direct_p(x: Tensor, g: Tensor, eta: Tensor, policy: Policy) -> Step:
+def direct_p(leap: Leap, policy: Policy) -> Step:
     """R through the p×p matrices XXᴴ and XGᴴ; XXᴴ serves again in C."""
-    a = x @ x.mH
-    r = 0.5 * (a @ g - (x @ g.mH) @ x)
+    x, g, eta, scale = leap
+    a = symmetric(x)
+    r = torch.baddbmm((a * (0.5 * scale)) @ g, (x @ g.mH).mul_(0.5 * scale), x, alpha=-1)
     c = subtract_identity(a)
     if policy.clip is None:
         return _leap_and_land(x, r, c, eta, policy)
@@ -93,36 +115,76 @@ def direct_p(x: Tensor, g: Tensor, eta: Tensor, policy: Policy) -> Step:
     return _leap_and_land(x, r, c, eta, policy, w + w.mH)
 
 
-def gram(x: Tensor, g: Tensor, eta: Tensor, policy: Policy) -> Step:
-    """Everything through the 2p×2p Gram matrix of Z = [X; G]: R = TZ, M = X − sTZ, X⁺ = X + DZ."""
-    p = x.shape[-2]
-    z = torch.cat([x, g], dim=-2)
-    k = z @ z.mH
-    t = 0.5 * torch.cat([-k[..., :p, p:], k[..., :p, :p]], dim=-1)
-    e = t @ k @ t.mH
+def gram(leap: Leap, policy: Policy) -> Step:
+    """Everything through A = XXᴴ, B = XGᴴ and N = GGᴴ: R = ½(AG − BX), so RRᴴ and X⁺ = X + DX + FG need no R."""
+    x, g, eta, scale = leap
+    a, b, n = symmetric(x), (x @ g.mH) * scale, symmetric(g) * scale * scale
+    # RRᴴ = ¼[A(NA − BᴴBᴴ) − B(BA − ABᴴ)]: with A = Aᴴ, BX·(AG)ᴴ = B·XGᴴ·A = BBA
+    bh = b.mH
+    e = 0.25 * (a @ (n @ a - bh @ bh) - b @ (b @ a - a @ bh))
     if policy.clip is not None:
         info = torch.finfo(x.dtype)
-        square = k[..., p:, p:].diagonal(dim1=-2, dim2=-1).real.sum(-1).clamp_min(info.tiny)
+        square = n.diagonal(dim1=-2, dim2=-1).real.sum(-1).clamp_min(info.tiny)
         eta = torch.minimum(eta, torch.sqrt(policy.slack / info.eps / square))
     s, clipped = _length(e, eta, policy)
-    c = subtract_identity(k[..., :p, :p] + (s**2)[..., None, None] * e)
-    q = policy.correction(c)
-    leap = -s[..., None, None] * t
-    d = leap + q @ leap
-    d[..., :p] += q
-    return Step(x + d @ z, clipped)
+    half = (0.5 * s)[:, None, None]
+    q = policy.correction(subtract_identity(a + (2 * half) ** 2 * e))
+    # X⁺ = (I + Q)(X − s/2·(AG − BX)) = X + [Q + s/2·(I+Q)B]X − [s/2·(I+Q)A]G
+    d = q + half * (b + q @ b)
+    f = (half * scale) * (a + q @ a)
+    return Step(torch.baddbmm(torch.baddbmm(x, d, x), f, g, alpha=-1), clipped)
 
 
-FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram}
+def tiny(leap: Leap, policy: Policy) -> Step:
+    """``direct-n`` with every entry a vector over the batch: (B, p, n) is kept as (p, n, B) meanwhile."""
+    x, g = leap.x.permute(1, 2, 0).contiguous(), leap.g.permute(1, 2, 0).contiguous()
+    scale = leap.scale[:, 0, 0] if isinstance(leap.scale, Tensor) else leap.scale
+    s = _product(x.transpose(0, 1).conj(), g)
+    s = (s - s.transpose(0, 1).conj()).mul_(0.5 * scale)
+    r = _product(x, s)
+    c = _product(x, x.transpose(0, 1).conj())
+    e = _product(r, r.transpose(0, 1).conj())
+    length, clipped = _length(e.permute(2, 0, 1), leap.eta, policy)
+    c = c.addcmul_(e, length**2)
+    c.diagonal(dim1=0, dim2=1).sub_(1)
+    m = r.mul_(-length).add_(x)
+    q = policy.correction(c.permute(2, 0, 1)).permute(1, 2, 0)
+    return Step(m.add_(_product(q, m)).permute(2, 0, 1), clipped)
+
+
+FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram, "tiny": tiny}
+
+
+def symmetric(x: Tensor) -> Tensor:
+    """XXᴴ by blocks: the upper half is the adjoint of the lower, which saves up to 3/8 of the product."""
+    return _symmetric(x, 2 if x.shape[-2] >= SYMMETRIC_FROM else 0)
+
+
+def _symmetric(x: Tensor, levels: int) -> Tensor:
+    if levels == 0:
+        return x @ x.mH
+    p = x.shape[-2]
+    upper, lower = x[..., : p // 2, :], x[..., p // 2 :, :]
+    block = lower @ upper.mH
+    first, last = _symmetric(upper, levels - 1), _symmetric(lower, levels - 1)
+    return torch.cat([torch.cat([first, block.mH], -1), torch.cat([block, last], -1)], -2)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Matrix product of (p, k, B) and (k, n, B)."""
+    result = a[:, 0, None] * b[None, 0]
+    for k in range(1, a.shape[1]):
+        result.addcmul_(a[:, k, None], b[None, k])
+    return result
 
 
 def _leap_and_land(x: Tensor, r: Tensor, c: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None) -> Step:
     """From X, R and XXᴴ − I: MMᴴ − I = (XXᴴ − I) − s·cross + s²RRᴴ costs no product with M."""
-    e = r @ r.mH
+    e = symmetric(r)
     s, clipped = _length(e, eta, policy, cross)
-    s = s[..., None, None]
-    c = c + s**2 * e if cross is None else c + s**2 * e - s * cross
-    return Step(_land(x - s * r, c, policy), clipped)
+    s = s[:, None, None]
+    c = c.add_(e.mul_(s**2)) if cross is None else c.add_(e.mul_(s**2)).sub_(cross.mul_(s))
+    return Step(_land(r.mul_(-s).add_(x), c, policy), clipped)
 
 
 def _length(e: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -133,4 +195,4 @@ def _length(e: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None)
 
 
 def _land(m: Tensor, c: Tensor, policy: Policy) -> Tensor:
-    return m + policy.correction(c) @ m
+    return torch.baddbmm(m, policy.correction(c), m)

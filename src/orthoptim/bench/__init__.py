@@ -1,0 +1,1 @@
+"""Step time and memory, against the peers and against what the hardware allows."""

@@ -1,0 +1,126 @@
+"""Who steps: ours, the peers that are installed, unconstrained optimizers, and the limit the hardware sets."""
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import parametrizations
+
+import orthoptim as oo
+
+Step = Callable[[], Any]
+LR = 0.1
+
+
+def ours(landing: str, base: oo.Base, **options: Any) -> Callable[[list[Tensor]], Step]:
+    """POGO."""
+    return lambda params: oo.POGO(params, LR, base, landing=landing, **options).step
+
+
+def pogo_torch(momentum: float | None) -> Callable[[list[Tensor]], Step]:
+    """The authors' package; it takes parameters of shape (batch, p, n)."""
+
+    def make(params: list[Tensor]) -> Step:
+        import pogo
+        import pogo.base
+
+        batches = []
+        for param in params:
+            batch = torch.nn.Parameter(param.detach().reshape(-1, *param.shape[-2:]))
+            assert param.grad is not None
+            batch.grad = param.grad.reshape(batch.shape)
+            batches.append(batch)
+        base = pogo.base.VectorAdam() if momentum is None else pogo.base.SGD(momentum=momentum)
+        step: Step = pogo.POGO(batches, base, LR).step
+        return step
+
+    return make
+
+
+def geoopt_adam(params: list[Tensor]) -> Step:
+    """Riemannian Adam on geoopt's Stiefel manifold, of orthonormal columns."""
+    import geoopt
+
+    manifold = geoopt.EuclideanStiefel()
+    columns = []
+    for param in params:
+        assert param.grad is not None
+        column = geoopt.ManifoldParameter(param.detach().mT.contiguous(), manifold=manifold)
+        column.grad = param.grad.mT.contiguous()
+        columns.append(column)
+    step: Step = geoopt.optim.RiemannianAdam(columns, lr=LR).step
+    return step
+
+
+def torch_adam(**options: Any) -> Callable[[list[Tensor]], Step]:
+    """Unconstrained Adam: what a step costs at least in practice."""
+    return lambda params: torch.optim.Adam(params, lr=1e-6, **options).step
+
+
+def parametrized(params: list[Tensor]) -> Step:
+    """Torch's orthogonal parametrization with Adam: forward, backward through it, and the step."""
+    modules, grads = [], []
+    for param in params:
+        module = torch.nn.Module()
+        module.weight = torch.nn.Parameter(param.detach().clone())
+        parametrizations.orthogonal(module, "weight", use_trivialization=False)
+        modules.append(module)
+        grads.append(param.grad)
+    optimizer = torch.optim.Adam([p for module in modules for p in module.parameters()], lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.autograd.backward([module.weight for module in modules], grads)
+        optimizer.step()
+
+    return step
+
+
+def limit(params: list[Tensor]) -> Step:
+    """The bare products of the best form, on batches that are already gathered; for tiny matrices a copy."""
+    shapes: dict[tuple[int, int], list[Tensor]] = {}
+    for param in params:
+        shapes.setdefault((param.shape[-2], param.shape[-1]), []).append(param.detach().reshape(-1, *param.shape[-2:]))
+    batches = [torch.cat(parts) for parts in shapes.values()]
+
+    def products(x: Tensor) -> Tensor:
+        p, n = x.shape[-2:]
+        if n <= 4:
+            return x.clone()
+        if n < 2 * p:
+            s = x.mH @ x
+            r = x @ s
+            return (r @ r.mH) @ r
+        z = torch.cat([x, x], -2)
+        k = z @ z.mH
+        return k[..., :p, :] @ z
+
+    return lambda: [products(batch) for batch in batches]
+
+
+def contenders(base: str, compiled: bool) -> dict[str, Callable[[list[Tensor]], Step]]:
+    """All contenders by name; ``base`` is ``"vadam"`` or ``"sgd"`` (momentum 0.9)."""
+    mine = oo.VAdam() if base == "vadam" else oo.SGD(momentum=0.9)
+    table: dict[str, Callable[[list[Tensor]], Step]] = {
+        "pogo-torch": pogo_torch(None if base == "vadam" else 0.9),
+        "orthoptim safe": ours("safe", mine),
+        "orthoptim half": ours("half", mine),
+    }
+    if compiled:
+        table["orthoptim safe, compiled"] = ours("safe", mine, compile=True)
+    table["geoopt RiemannianAdam"] = geoopt_adam
+    table["torch parametrization + Adam"] = parametrized
+    table["torch Adam, foreach"] = torch_adam(foreach=True)
+    table["torch Adam, fused"] = torch_adam(fused=True)
+    table["limit: bare products or a copy"] = limit
+    return {name: make for name, make in table.items() if not missing(name)}
+
+
+def missing(name: str) -> str | None:
+    """The package a contender needs and does not find."""
+    for prefix, module in (("pogo-torch", "pogo"), ("geoopt", "geoopt")):
+        if name.startswith(prefix) and importlib.util.find_spec(module) is None:
+            return prefix
+    return None

@@ -1,0 +1,64 @@
+"""How it is measured: contenders take turns in one process; minima and medians, and the memory of a step."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Timing(NamedTuple):
+    """Seconds of one step, and the bytes it allocates at most beyond what it found."""
+
+    least: float
+    median: float
+    extra_bytes: int
+
+
+def measure(
+    steps: Mapping[str, Callable[[], Any]], *, seconds: float = 5.0, rounds: int = 5, device: str = "cpu"
+) -> dict[str, Timing]:
+    """Time each step in turn, again and again, until the time is used up.
+
+    The machine's noise then hits all alike, and the ratio of two minima (or medians) is meaningful where an absolute
+    time is not. The first two calls of each are warm-up: they create state and compile.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in steps}
+    extra = {}
+    for name, step in steps.items():
+        step()
+        step()
+        extra[name] = extra_bytes(step)
+    end = time.perf_counter() + seconds * len(steps)
+    while min(map(len, samples.values())) < rounds or time.perf_counter() < end:
+        for name, step in steps.items():
+            samples[name].append(_timed(step, device))
+        if min(map(len, samples.values())) >= rounds and time.perf_counter() > end:
+            break
+    return {name: Timing(min(times), statistics.median(times), extra[name]) for name, times in samples.items()}
+
+
+def _timed(step: Callable[[], Any], device: str) -> float:
+    _synchronize(device)
+    start = time.perf_counter()
+    step()
+    _synchronize(device)
+    return time.perf_counter() - start
+
+
+def _synchronize(device: str) -> None:
+    if device != "cpu":
+        torch.accelerator.synchronize()
+
+
+def extra_bytes(step: Callable[[], Any]) -> int:
+    """The peak of what one step holds at a time beyond what was there before, from torch's allocation events."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak

@@ -1,0 +1,42 @@
+"""What is stepped: the shapes of the paper's experiments, with gradients that have a tangent and a normal part."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from orthoptim.groups import orthogonalize_
+
+
+class Workload(NamedTuple):
+    """Parameters of given shapes, all seen as matrices of their last two dims."""
+
+    title: str
+    shapes: list[tuple[int, ...]]
+    dtype: torch.dtype = torch.float32
+
+    def parameters(self, device: str = "cpu", seed: int = 0) -> list[Tensor]:
+        """Orthonormal parameters with gradients, the same for every contender."""
+        generator = torch.Generator(device).manual_seed(seed)
+        params = []
+        for shape in self.shapes:
+            x = torch.empty(shape, dtype=self.dtype, device=device)
+            param = torch.nn.Parameter(orthogonalize_(x, init="random", generator=generator))
+            noise = torch.randn(shape, dtype=self.dtype, device=device, generator=generator)
+            param.grad = noise + param.detach()
+            params.append(param)
+        return params
+
+
+_KERNELS = [(64, 24, 3, 3), (64, 64, 3, 3), (256, 64, 3, 3), *[(256, 256, 3, 3)] * 3]
+_CIRCUIT = [(258, 10, 10_000), (6, 10, 100)]
+
+WORKLOADS: dict[str, Workload] = {
+    "W1": Workload("218 624 kernels 3×3 in six tensors", _KERNELS),
+    "W2": Workload("18 attention matrices 1024×1024", [(1024, 1024)] * 18),
+    "W3": Workload("the circuit, complex: 784 of 10×256, 258 of 10×10⁴", [(784, 10, 256), *_CIRCUIT], torch.complex64),
+    "W3b": Workload("the 784 leaves as separate parameters, complex", [(10, 256)] * 784, torch.complex64),
+    "W4": Workload("one matrix 1500×2000", [(1500, 2000)]),
+    "W5": Workload("six filter matrices 64×216 … 256×2304", [(64, 216), (64, 576), (256, 576), *[(256, 2304)] * 3]),
+    "W6": Workload("1000 separate parameters 64×64", [(64, 64)] * 1000),
+}

@@ -1,0 +1,54 @@
+"""The cost model: which form of the step serves a shape, and how many matrices are worked on at a time.
+
+Products are counted in multiply–adds per matrix. What is measured, on CPU in float32:
+
+- a product of symmetric result by two levels of blocks costs 0.66 of the full one at p = 1024, 0.8 at p = 256, and
+  nothing is won below;
+- a pass over memory that does not fit the cache costs ten times one that does, and temporaries above the allocator's
+  mmap threshold (32 MB) cost page faults on top: buckets are therefore worked on in blocks;
+- 3×3 products by ``bmm`` cost eight times those that run over the batch entry by entry.
+"""
+
+SYMMETRIC_FROM = 256
+"""The p from which symmetric products are taken by blocks."""
+
+TINY = 4
+"""The largest n whose products are unrolled."""
+
+BLOCK_BYTES = 2 << 20
+"""How much of a bucket is worked on at a time: with its temporaries it should fit the cache."""
+
+
+def choose(p: int, n: int, normalized: bool = False) -> str:
+    """The form of least cost that is accurate for the direction at hand.
+
+    ``gram`` is only for a normalised one: in float32 it loses feasibility as u(η‖normal part of G‖)².
+
+    Example:
+        >>> choose(3, 3), choose(64, 64), choose(64, 576), choose(10, 10_000, normalized=True)
+        ('tiny', 'direct-n', 'direct-p', 'gram')
+    """
+    if n <= TINY:
+        return "tiny"
+    costs: dict[str, float] = {
+        form: cost(form, p, n) for form in ("direct-n", "direct-p", *(("gram",) if normalized else ()))
+    }
+    return min(costs, key=lambda form: costs[form])
+
+
+def cost(form: str, p: int, n: int) -> float:
+    """Multiply–adds of a step that may clip."""
+    wide = p * p * n
+    half = 0.8 if p >= SYMMETRIC_FROM else 1.0  # a symmetric product
+    if form == "direct-n":
+        return 2 * p * n * n + (1 + 2 * half) * wide
+    if form == "direct-p":
+        return (5 + 2 * half) * wide
+    if form == "gram":
+        return (3 + 2 * half) * wide + 8 * p**3
+    raise ValueError(f"Invalid form: {form!r}")
+
+
+def block_size(p: int, n: int, itemsize: int) -> int:
+    """The number of matrices to work on at a time."""
+    return max(1, BLOCK_BYTES // (p * n * itemsize))
