@@ -271,9 +271,9 @@ class Orthoptimizer(Optimizer):
             if not constrained:
                 states.extend(ordinary.init_state(param, group, state))
                 continue
-            if len(state) < len(names):
-                self._init_state(param, group, state)
             # a parameter that needs no master copy is its own
+            if len(state) < len(names) - (compute_dtype(param.dtype) == param.dtype):
+                self._init_state(param, group, state)
             states.extend([state.get(name, param) for name in names])
 
     def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:

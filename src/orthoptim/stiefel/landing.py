@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel import polynomial
+from orthoptim.stiefel.geometry import square_norm
 
 
 class Policy(NamedTuple):
@@ -100,10 +101,10 @@ def clip_length(e: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = N
     info = torch.finfo(e.dtype)
     # Below this the entries of E may have been flushed to zero; what is then lost of s²E stays under the roundoff.
     floor = info.tiny / info.eps
-    size = torch.linalg.matrix_norm(e).clamp_min(floor)
+    size = square_norm(e).sqrt().clamp_min(floor)
     if cross is None:
         return torch.minimum(eta, policy.clip * size.rsqrt())
     limit = policy.clip**2
-    slope = torch.linalg.matrix_norm(cross).clamp_min(floor)
+    slope = square_norm(cross).sqrt().clamp_min(floor)
     root = 2 * limit / (slope + torch.sqrt(slope**2 + 4 * limit * size))
     return torch.minimum(eta, torch.minimum(root, limit / (10 * slope)))

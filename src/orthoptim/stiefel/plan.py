@@ -15,7 +15,7 @@ SYMMETRIC_FROM = 256
 TINY = 4
 """The largest n whose products are unrolled."""
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 15 << 17
 """How much of a bucket is worked on at a time: with its temporaries it should fit the cache."""
 
 
@@ -31,21 +31,21 @@ def choose(p: int, n: int, normalized: bool = False) -> str:
     if n <= TINY:
         return "tiny"
     costs: dict[str, float] = {
-        form: cost(form, p, n) for form in ("direct-n", "direct-p", *(("gram",) if normalized else ()))
+        form: cost(form, p, n, normalized) for form in ("direct-n", "direct-p", *(("gram",) if normalized else ()))
     }
     return min(costs, key=lambda form: costs[form])
 
 
-def cost(form: str, p: int, n: int) -> float:
+def cost(form: str, p: int, n: int, normalized: bool = False) -> float:
     """Multiply–adds of a step that may clip."""
     wide = p * p * n
     half = 0.8 if p >= SYMMETRIC_FROM else 1.0  # a symmetric product
     if form == "direct-n":
         return 2 * p * n * n + (1 + 2 * half) * wide
     if form == "direct-p":
-        return (5 + 2 * half) * wide
+        return (4 + 2 * half + (not normalized)) * wide
     if form == "gram":
-        return (3 + 2 * half) * wide + 8 * p**3
+        return (3 + 2 * half) * wide + 7 * p**3
     raise ValueError(f"Invalid form: {form!r}")
 
 

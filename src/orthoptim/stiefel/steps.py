@@ -8,7 +8,7 @@
 | form | products | best when |
 |---|---|---|
 | ``direct-n`` | 2·pn² + 2·p²n (one p²n more to clip) | n < 2p |
-| ``direct-p`` | 6·p²n (one more to clip along any G) | in between |
+| ``direct-p`` | 6·p²n (one more to clip, where G is not normalised) | in between |
 | ``gram`` | 5·p²n and p×p ones | p ≪ n and G is normalised |
 | ``tiny`` | entry by entry, over the batch | p, n ≤ 4 |
 
@@ -17,7 +17,8 @@
 The cross terms of MMᴴ cancel because RXᴴ is skew. In ``direct-n`` and ``tiny`` that holds to rounding of R itself, R
 being X times a skew matrix. In ``direct-p`` and ``gram`` R is a difference whose rounding error, of size u‖G‖, is not
 tangent: a leap along a huge G that is almost normal would be a leap along that error, and void the guarantees of the
-policies that clip. For these ``direct-p`` measures the cross terms, and ``gram`` bounds s‖G‖ by √(slack/u).
+policies that clip. For these ``direct-p`` measures the cross terms, or, where G is normalised, bounds s‖G‖ by slack/u,
+and ``gram`` bounds it by √(slack/u).
 
 XXᴴ is measured in every step, never replaced by I: that loses the feedback that keeps rounding errors from growing
 (9e-3 after 1e5 steps in float32, against 4e-7).
@@ -29,7 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.geometry import max_entry, subtract_identity
+from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
 from orthoptim.stiefel.landing import Policy, clip_length
 from orthoptim.stiefel.plan import SYMMETRIC_FROM, choose
 
@@ -111,6 +112,8 @@ def direct_p(leap: Leap, policy: Policy) -> Step:
     c = subtract_identity(a)
     if policy.clip is None:
         return _leap_and_land(x, r, c, eta, policy)
+    if isinstance(scale, float):  # normalised: the cross terms stay below the slack for any sensible η
+        return _leap_and_land(x, r, c, torch.minimum(eta, _reach(policy, g)), policy)
     w = r @ x.mH
     return _leap_and_land(x, r, c, eta, policy, w + w.mH)
 
@@ -120,8 +123,8 @@ def gram(leap: Leap, policy: Policy) -> Step:
     x, g, eta, scale = leap
     a, b, n = symmetric(x), (x @ g.mH) * scale, symmetric(g) * scale * scale
     # RRᴴ = ¼[A(NA − BᴴBᴴ) − B(BA − ABᴴ)]: with A = Aᴴ, BX·(AG)ᴴ = B·XGᴴ·A = BBA
-    bh = b.mH
-    e = 0.25 * (a @ (n @ a - bh @ bh) - b @ (b @ a - a @ bh))
+    ba, bh = b @ a, b.mH
+    e = 0.25 * torch.baddbmm(a @ (n @ a - bh @ bh), b, ba - ba.mH, alpha=-1)
     if policy.clip is not None:
         info = torch.finfo(x.dtype)
         square = n.diagonal(dim1=-2, dim2=-1).real.sum(-1).clamp_min(info.tiny)
@@ -136,20 +139,24 @@ def gram(leap: Leap, policy: Policy) -> Step:
 
 
 def tiny(leap: Leap, policy: Policy) -> Step:
-    """``direct-n`` with every entry a vector over the batch: (B, p, n) is kept as (p, n, B) meanwhile."""
-    x, g = leap.x.permute(1, 2, 0).contiguous(), leap.g.permute(1, 2, 0).contiguous()
+    """``direct-n`` with every entry a vector over the batch: (B, p, n) is kept as (p, n, B) meanwhile.
+
+    Buffers are written again as soon as they are free: fresh memory costs more than the arithmetic.
+    """
+    # clone, not contiguous(): a batch of one is contiguous either way, and would be written to
+    x, g = (a.permute(1, 2, 0).clone(memory_format=torch.contiguous_format) for a in (leap.x, leap.g))
     scale = leap.scale[:, 0, 0] if isinstance(leap.scale, Tensor) else leap.scale
-    s = _product(x.transpose(0, 1).conj(), g)
-    s = (s - s.transpose(0, 1).conj()).mul_(0.5 * scale)
-    r = _product(x, s)
-    c = _product(x, x.transpose(0, 1).conj())
-    e = _product(r, r.transpose(0, 1).conj())
+    s = _product(_adjoint(x), g)
+    skew = (s - _adjoint(s)).mul_(0.5 * scale)
+    r = _product(x, skew, out=g)
+    square = x.shape[0] == x.shape[1]
+    e = _product(r, _adjoint(r), out=s if square else None)
+    c = _product(x, _adjoint(x), out=skew if square else None)
     length, clipped = _length(e.permute(2, 0, 1), leap.eta, policy)
-    c = c.addcmul_(e, length**2)
-    c.diagonal(dim1=0, dim2=1).sub_(1)
+    c.addcmul_(e, length**2).diagonal(dim1=0, dim2=1).sub_(1)
     m = r.mul_(-length).add_(x)
     q = policy.correction(c.permute(2, 0, 1)).permute(1, 2, 0)
-    return Step(m.add_(_product(q, m)).permute(2, 0, 1), clipped)
+    return Step(_product(q, m, out=x).add_(m).permute(2, 0, 1), clipped)
 
 
 FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram, "tiny": tiny}
@@ -170,9 +177,13 @@ def _symmetric(x: Tensor, levels: int) -> Tensor:
     return torch.cat([torch.cat([first, block.mH], -1), torch.cat([block, last], -1)], -2)
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
+def _adjoint(a: Tensor) -> Tensor:
+    return a.transpose(0, 1).conj()
+
+
+def _product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """Matrix product of (p, k, B) and (k, n, B)."""
-    result = a[:, 0, None] * b[None, 0]
+    result = torch.mul(a[:, 0, None], b[None, 0], out=out)
     for k in range(1, a.shape[1]):
         result.addcmul_(a[:, k, None], b[None, k])
     return result
@@ -185,6 +196,11 @@ def _leap_and_land(x: Tensor, r: Tensor, c: Tensor, eta: Tensor, policy: Policy,
     s = s[:, None, None]
     c = c.add_(e.mul_(s**2)) if cross is None else c.add_(e.mul_(s**2)).sub_(cross.mul_(s))
     return Step(_land(r.mul_(-s).add_(x), c, policy), clipped)
+
+
+def _reach(policy: Policy, g: Tensor) -> Tensor:
+    info = torch.finfo(g.dtype)
+    return policy.slack / info.eps / square_norm(g).sqrt().clamp_min(info.tiny)
 
 
 def _length(e: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
