@@ -2,7 +2,7 @@
 
 from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
 from orthoptim.groups import orthogonalize_, param_groups
-from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Update, wrap
+from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Plan, Update, wrap
 from orthoptim.views import distance, is_orthogonal, project_
 
 __version__ = "0.1.0"
@@ -21,6 +21,7 @@ __all__ = [
     "LandingPC",
     "Muon",
     "Orthoptimizer",
+    "Plan",
     "Update",
     "VAdam",
     "distance",

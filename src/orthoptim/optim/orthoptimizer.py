@@ -42,6 +42,30 @@ class Drift(NamedTuple):
     clipped: int
 
 
+class Plan(NamedTuple):
+    """How one bucket of like matrices is stepped.
+
+    Attributes:
+        group: index of its param group.
+        matrices: how many there are.
+        p: rows, the shorter side.
+        n: columns.
+        dtype: what is computed in.
+        device: where.
+        form: the form of the step, for POGO one of :data:`orthoptim.stiefel.FORMS`.
+        blocks: in how many pieces.
+    """
+
+    group: int
+    matrices: int
+    p: int
+    n: int
+    dtype: torch.dtype
+    device: torch.device
+    form: str
+    blocks: int
+
+
 class Orthoptimizer(Optimizer):
     """Base class of the orthoptimizers. A method overrides :meth:`update`, never ``step``.
 
@@ -105,6 +129,11 @@ class Orthoptimizer(Optimizer):
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
         """State the method keeps beside that of its base optimizer."""
         return {}
+
+    @classmethod
+    def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:
+        """Which form of the step serves a shape, for :meth:`plan`; most methods have but one."""
+        return cls.algorithm
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -216,6 +245,31 @@ class Orthoptimizer(Optimizer):
             clipped = sum(int(s["clipped"].sum()) for s in states)
             report.append(Drift(index, len(values), float(values.mean()), float(values.max()), skipped, clipped))
         return report
+
+    def plan(self) -> list[Plan]:
+        """How the constrained parameters are gathered into buckets, and by which form each is stepped.
+
+        Example:
+            >>> import orthoptim as oo
+            >>> opt = oo.POGO([torch.nn.Parameter(torch.eye(8)) for _ in range(5)], lr=0.1)
+            >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
+            [(5, 'direct-n', 1)]
+        """
+        return [
+            Plan(
+                index,
+                bucket.matrices,
+                bucket.p,
+                bucket.n,
+                bucket.dtype,
+                bucket.device,
+                self.form(bucket.p, bucket.n, group),
+                sum(map(len, bucket.units)),
+            )
+            for index, group in enumerate(self.param_groups)
+            if group["algorithm"] == self.algorithm
+            for bucket in make_buckets(group["params"], group["view"], group["side"])
+        ]
 
     # Inside
 

@@ -74,6 +74,11 @@ class POGO(Orthoptimizer):
         step = stiefel.pogo_step(x, g, lr, policy, normalized=Base.named(group["base"]).normalized)
         return Update(step.x, clipped=step.clipped)
 
+    @classmethod
+    def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:
+        """See :meth:`Orthoptimizer.form`."""
+        return stiefel.choose(p, n, Base.named(group["base"]).normalized)
+
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
         """See :meth:`Orthoptimizer.check_options`."""

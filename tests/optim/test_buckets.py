@@ -1,0 +1,111 @@
+"""Buckets and blocks: how the work is cut does not show in the result."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import orthoptim as oo
+from orthoptim.optim.buckets import make_buckets
+from orthoptim.stiefel import plan
+from tests.conformance.methods import clones, every_method, point, set_gradients, steps
+
+SHAPES = [(4, 6), (6, 4), (5, 4, 6), (4, 6), (2, 3, 6, 4), (3, 3), (40, 3, 3)]
+
+
+@given(
+    shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=8),
+    size=st.integers(1, 2000),
+    view=st.sampled_from(["matrix", "filters"]),
+)
+def test_every_matrix_is_gathered_once_and_comes_back(shapes, size, view):
+    params = [torch.randn(shape) for shape in shapes]
+    marked = [torch.full_like(p, -1.0) for p in params]
+    before = plan.BLOCK_BYTES
+    plan.BLOCK_BYTES = size
+    try:
+        buckets = make_buckets(params, view, "auto")
+    finally:
+        plan.BLOCK_BYTES = before
+    assert sum(bucket.p * bucket.n * bucket.matrices for bucket in buckets) == sum(p.numel() for p in params)
+    for bucket in buckets:
+        for unit in bucket.units:
+            for block in unit:
+                matrices = block.gather(block.pick(params))
+                assert matrices.shape[-2:] == (bucket.p, bucket.n)
+                for target, source in zip(block.targets(block.pick(marked)), block.scatter(matrices), strict=True):
+                    assert (target == -1).all()
+                    target.copy_(source)
+    for param, copy in zip(params, marked, strict=True):
+        assert torch.equal(param, copy)
+
+
+@every_method
+def test_the_size_of_blocks_does_not_show(make, monkeypatch):
+    params = [point(*shape, dtype=torch.float64, seed=i) for i, shape in enumerate(SHAPES)]
+    others = clones(params)
+    opt, other = make(params), make(others)
+    for t in range(4):
+        set_gradients(params, t)
+        set_gradients(others, t)
+        opt.step()
+        monkeypatch.setattr(plan, "BLOCK_BYTES", 400)
+        other.step()
+        monkeypatch.undo()
+    for one, two in zip(params, others, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
+
+
+def test_a_parameter_in_parts_is_written_whole_or_not_at_all(monkeypatch):
+    param = point(40, 4, 6)
+    opt = oo.POGO([param], 0.1)
+    steps(opt, [param], 1)
+    monkeypatch.setattr(plan, "BLOCK_BYTES", 1000)
+    before = param.detach().clone(), {name: value.clone() for name, value in opt.state[param].items()}
+    calls = []
+    update = oo.POGO.update
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise MemoryError
+        return update(*args)
+
+    monkeypatch.setattr(oo.POGO, "update", staticmethod(failing))
+    set_gradients([param], 1)
+    with pytest.raises(MemoryError):
+        opt.step()
+    assert torch.equal(param, before[0])
+    for name, value in before[1].items():
+        assert torch.equal(opt.state[param][name], value)
+
+
+def test_one_large_batched_parameter_is_not_copied():
+    param = point(50, 4, 6)
+    (bucket,) = make_buckets([param], "matrix", "auto")
+    (block,) = bucket.units[0]
+    assert block.gather([param]).data_ptr() == param.data_ptr()
+
+
+def test_a_thousand_small_parameters_are_a_handful_of_batches():
+    params = [torch.empty(64, 64) for _ in range(1000)]
+    (bucket,) = make_buckets(params, "matrix", "auto")
+    assert bucket.matrices == 1000
+    assert len(bucket.units) < 10
+
+
+def test_the_plan_is_shown():
+    params = [torch.nn.Parameter(torch.eye(p, n).expand(k, p, n).clone()) for k, p, n in PLANNED]
+    opt = oo.POGO([*params, torch.nn.Parameter(torch.eye(3))], lr=0.1)
+    assert [(b.matrices, b.p, b.n, b.form) for b in opt.plan()] == [
+        (2, 64, 64, "direct-n"),
+        (1, 64, 80, "direct-n"),
+        (3, 10, 1000, "gram"),
+        (7, 3, 3, "tiny"),
+    ]
+    sgd = oo.POGO(params, 0.1, oo.SGD())
+    assert [b.form for b in sgd.plan()] == ["direct-n", "direct-n", "direct-p", "tiny"]
+    assert [b.form for b in oo.RGD(params, 0.1).plan()] == ["rgd"] * 4
+
+
+PLANNED = [(2, 64, 64), (1, 64, 80), (3, 10, 1000), (6, 3, 3)]
