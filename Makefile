@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Two workers with two torch threads each are ten times slower than with one: see tests/conftest.py.
 WORKERS ?= 2
 
-.PHONY: demo test soak lint install clean
+.PHONY: demo test soak bench lint install clean
 
 demo: install
 	$(BIN)/python examples/pca.py
@@ -15,6 +15,11 @@ test: install lint
 # What takes minutes: the same claims at larger sizes.
 soak: install
 	$(BIN)/pytest -n $(WORKERS) -m soak
+
+# Against the peers; ratios, measured in one process.
+bench: install
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[peers]'
+	$(BIN)/orthoptim bench --growth
 
 lint: install
 	$(BIN)/ruff format --check .

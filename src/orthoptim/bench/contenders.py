@@ -12,11 +12,12 @@ import orthoptim as oo
 
 Step = Callable[[], Any]
 LR = 0.1
+PEERS = {"pogo-torch": "pogo", "geoopt": "geoopt"}
 
 
-def ours(landing: str, base: oo.Base, **options: Any) -> Callable[[list[Tensor]], Step]:
+def ours(landing: str, base: oo.Base) -> Callable[[list[Tensor]], Step]:
     """POGO."""
-    return lambda params: oo.POGO(params, LR, base, landing=landing, **options).step
+    return lambda params: oo.POGO(params, LR, base, landing=landing).step
 
 
 def pogo_torch(momentum: float | None) -> Callable[[list[Tensor]], Step]:
@@ -61,13 +62,12 @@ def torch_adam(**options: Any) -> Callable[[list[Tensor]], Step]:
 
 def parametrized(params: list[Tensor]) -> Step:
     """Torch's orthogonal parametrization with Adam: forward, backward through it, and the step."""
-    modules, grads = [], []
+    modules: list[Any] = []
+    grads = [param.grad for param in params]
     for param in params:
-        module = torch.nn.Module()
+        module: Any = torch.nn.Module()
         module.weight = torch.nn.Parameter(param.detach().clone())
-        parametrizations.orthogonal(module, "weight", use_trivialization=False)
-        modules.append(module)
-        grads.append(param.grad)
+        modules.append(parametrizations.orthogonal(module, "weight", use_trivialization=False))
     optimizer = torch.optim.Adam([p for module in modules for p in module.parameters()], lr=1e-3)
 
     def step() -> None:
@@ -93,34 +93,28 @@ def limit(params: list[Tensor]) -> Step:
             s = x.mH @ x
             r = x @ s
             return (r @ r.mH) @ r
-        z = torch.cat([x, x], -2)
-        k = z @ z.mH
-        return k[..., :p, :] @ z
+        a, b, c = (x @ x.mH for _ in range(3))
+        return torch.baddbmm(a @ x, b + c, x)
 
     return lambda: [products(batch) for batch in batches]
 
 
-def contenders(base: str, compiled: bool) -> dict[str, Callable[[list[Tensor]], Step]]:
-    """All contenders by name; ``base`` is ``"vadam"`` or ``"sgd"`` (momentum 0.9)."""
+def contenders(base: str = "vadam") -> dict[str, Callable[[list[Tensor]], Step]]:
+    """All contenders by name, the reference first; ``base`` is ``"vadam"`` or ``"sgd"`` (momentum 0.9)."""
     mine = oo.VAdam() if base == "vadam" else oo.SGD(momentum=0.9)
     table: dict[str, Callable[[list[Tensor]], Step]] = {
         "pogo-torch": pogo_torch(None if base == "vadam" else 0.9),
         "orthoptim safe": ours("safe", mine),
         "orthoptim half": ours("half", mine),
+        "geoopt RiemannianAdam": geoopt_adam,
+        "torch parametrization + Adam": parametrized,
+        "torch Adam, foreach": torch_adam(foreach=True),
+        "torch Adam, fused": torch_adam(fused=True),
+        "limit": limit,
     }
-    if compiled:
-        table["orthoptim safe, compiled"] = ours("safe", mine, compile=True)
-    table["geoopt RiemannianAdam"] = geoopt_adam
-    table["torch parametrization + Adam"] = parametrized
-    table["torch Adam, foreach"] = torch_adam(foreach=True)
-    table["torch Adam, fused"] = torch_adam(fused=True)
-    table["limit: bare products or a copy"] = limit
-    return {name: make for name, make in table.items() if not missing(name)}
+    return {name: make for name, make in table.items() if name.split()[0] not in missing()}
 
 
-def missing(name: str) -> str | None:
-    """The package a contender needs and does not find."""
-    for prefix, module in (("pogo-torch", "pogo"), ("geoopt", "geoopt")):
-        if name.startswith(prefix) and importlib.util.find_spec(module) is None:
-            return prefix
-    return None
+def missing() -> list[str]:
+    """The peers that are not installed."""
+    return [peer for peer, module in PEERS.items() if importlib.util.find_spec(module) is None]

@@ -1,11 +1,14 @@
 """How it is measured: contenders take turns in one process; minima and medians, and the memory of a step."""
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler is chatty on stderr
 
 
 class Timing(NamedTuple):
@@ -22,7 +25,8 @@ def measure(
     """Time each step in turn, again and again, until the time is used up.
 
     The machine's noise then hits all alike, and the ratio of two minima (or medians) is meaningful where an absolute
-    time is not. The first two calls of each are warm-up: they create state and compile.
+    time is not. The first two calls of each are warm-up: they create state and compile. A contender that is so slow
+    that two steps use up its time is timed twice.
     """
     samples: dict[str, list[float]] = {name: [] for name in steps}
     extra = {}
@@ -31,11 +35,12 @@ def measure(
         step()
         extra[name] = extra_bytes(step)
     end = time.perf_counter() + seconds * len(steps)
-    while min(map(len, samples.values())) < rounds or time.perf_counter() < end:
+    done = 0
+    while done < rounds or time.perf_counter() < end:
         for name, step in steps.items():
-            samples[name].append(_timed(step, device))
-        if min(map(len, samples.values())) >= rounds and time.perf_counter() > end:
-            break
+            if done < 2 or sum(samples[name]) < max(seconds, done * seconds / rounds):
+                samples[name].append(_timed(step, device))
+        done += 1
     return {name: Timing(min(times), statistics.median(times), extra[name]) for name, times in samples.items()}
 
 
@@ -57,7 +62,7 @@ def extra_bytes(step: Callable[[], Any]) -> int:
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
     held = peak = 0
-    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
+    for event in profile.profiler.kineto_results.events():
         if event.name() == "[memory]":
             held += event.nbytes()
             peak = max(peak, held)

@@ -1,5 +1,6 @@
 """What is stepped: the shapes of the paper's experiments, with gradients that have a tangent and a normal part."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,13 +13,13 @@ class Workload(NamedTuple):
     """Parameters of given shapes, all seen as matrices of their last two dims."""
 
     title: str
-    shapes: list[tuple[int, ...]]
+    shapes: Sequence[tuple[int, ...]]
     dtype: torch.dtype = torch.float32
 
     def parameters(self, device: str = "cpu", seed: int = 0) -> list[Tensor]:
         """Orthonormal parameters with gradients, the same for every contender."""
         generator = torch.Generator(device).manual_seed(seed)
-        params = []
+        params: list[Tensor] = []
         for shape in self.shapes:
             x = torch.empty(shape, dtype=self.dtype, device=device)
             param = torch.nn.Parameter(orthogonalize_(x, init="random", generator=generator))
@@ -26,6 +27,10 @@ class Workload(NamedTuple):
             param.grad = noise + param.detach()
             params.append(param)
         return params
+
+    def nbytes(self) -> int:
+        """Of the parameters."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes) * self.dtype.itemsize
 
 
 _KERNELS = [(64, 24, 3, 3), (64, 64, 3, 3), (256, 64, 3, 3), *[(256, 256, 3, 3)] * 3]
