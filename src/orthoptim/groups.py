@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from orthoptim import stiefel
 from orthoptim.base import Base
-from orthoptim.views import VIEWS, Side, View, compute_dtype, from_matrices, matrix_shape, project_
+from orthoptim.views import VIEWS, Side, View, compute_dtype, from_matrices, full_precision, matrix_shape, project_
 
 Patterns = Mapping[str, str | Mapping[str, Any]]
 """Shell pattern on parameter names → view, or a dict of options with ``view`` among them."""
@@ -26,6 +26,8 @@ def match(module: nn.Module, patterns: Patterns) -> list[tuple[dict[str, Any], l
     Raises:
         ValueError: if a pattern matches no parameter that an earlier one has not taken.
     """
+    if not isinstance(patterns, Mapping):
+        raise TypeError(f"patterns must be a dict such as {{'attn.*weight': 'matrix'}}, but got {patterns!r}")
     left = dict(module.named_parameters())
     names = list(left)
     matched = []
@@ -46,6 +48,8 @@ def _no_match(pattern: str, names: list[str], taken: set[str]) -> str:
             return f"pattern {pattern!r} matches only parameters that earlier patterns have taken, such as {name!r}"
     if not names:
         return f"pattern {pattern!r} matches no parameter: the module has none"
+    if any(name.startswith(pattern + ".") for name in names):
+        return f"pattern {pattern!r} is a module, not a parameter: did you mean {pattern + '.*'!r}?"
     near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.3) or names[:5]
     return f"pattern {pattern!r} matches no parameter; near names: {', '.join(near)}"
 
@@ -54,7 +58,7 @@ def param_groups(
     module: nn.Module,
     patterns: Patterns,
     *,
-    lr: float | Tensor,
+    lr: float | Tensor | None = None,
     base: Base | None = None,
     rest: Mapping[str, Any] | None = None,
     **options: Any,
@@ -64,7 +68,7 @@ def param_groups(
     Args:
         module: the model.
         patterns: shell patterns on parameter names, each with its view or a dict of options; the first match counts.
-        lr: learning rate of the constrained groups.
+        lr: learning rate of the constrained groups (default: that of the orthoptimizer).
         base: their base optimizer (default: that of the orthoptimizer).
         rest: options of the ordinary group that takes the other trainable parameters, such as
             ``{"algorithm": "adamw", "lr": 1e-3}``; with None they are left out.
@@ -76,7 +80,8 @@ def param_groups(
         >>> [[name for name, _ in group["params"]] for group in groups]
         [['0.weight'], ['0.bias', '1.weight', '1.bias']]
     """
-    common = {"lr": lr, **({} if base is None else {"base": base}), **options}
+    shared = {"lr": lr, "base": base}
+    common = {**{key: value for key, value in shared.items() if value is not None}, **options}
     groups: list[dict[str, Any]] = []
     taken: set[str] = set()
     for own, named in match(module, patterns):
@@ -128,6 +133,8 @@ def orthogonalize_(
                     matrix_shape(param.shape, kind, of)
                 except ValueError as error:
                     raise ValueError(f"parameter {name!r} {error}") from None
+                if init == "project" and not bool(torch.isfinite(param).all()):
+                    raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
                 work.append((param, kind, of))
         for param, kind, of in work:
             _orthogonalize_tensor_(param, kind, of, init, generator)
@@ -146,5 +153,6 @@ def _orthogonalize_tensor_(
         project_(tensor, view=view, side=side)
         return
     dtype = compute_dtype(tensor.dtype)
-    x = stiefel.random(*batch, p, n, dtype=dtype, device=tensor.device, generator=generator)
+    with full_precision(tensor):
+        x = stiefel.random(*batch, p, n, dtype=dtype, device=tensor.device, generator=generator)
     tensor.copy_(from_matrices(x, tensor.shape, view, side))

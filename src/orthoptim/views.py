@@ -35,7 +35,10 @@ def matrix_shape(shape: torch.Size, view: str, side: str) -> tuple[torch.Size, i
     if side not in SIDES:
         raise ValueError(f"Invalid side: {side!r}; choose one of {', '.join(SIDES)}")
     if len(shape) < 2:
-        raise ValueError(f"has {len(shape)} dims, but a matrix has two: leave it to an ordinary group")
+        raise ValueError(
+            f"has {len(shape)} dims, but a matrix has two: leave it to an ordinary group "
+            "(a pattern such as 'attn.*weight' leaves biases out)"
+        )
     if view == "kernels" and len(shape) != 4:
         raise ValueError(f"has {len(shape)} dims, but view 'kernels' is of 4-d weights: use 'matrix' or 'filters'")
     if shape.numel() == 0:
@@ -78,6 +81,11 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
     return _REAL.get(dtype, dtype)
 
 
+def full_precision(tensor: Tensor) -> torch.autocast:
+    """A context in which autocast, which would round the products, is off."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
 @torch.no_grad()
 def distance(tensor: Tensor, *, view: View = "matrix", side: Side = "auto") -> Tensor:
     """Distance ‖XXᴴ − I‖_F from orthonormality, one value per matrix.
@@ -86,7 +94,8 @@ def distance(tensor: Tensor, *, view: View = "matrix", side: Side = "auto") -> T
         >>> distance(torch.eye(3))
         tensor(0.)
     """
-    return stiefel.distance(to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype)))
+    with full_precision(tensor):
+        return stiefel.distance(to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype)))
 
 
 @torch.no_grad()
@@ -115,8 +124,11 @@ def project_(tensor: Tensor, *, view: View = "matrix", side: Side = "auto") -> T
         >>> project_(torch.tensor([[3.0, 4.0]]))
         tensor([[0.6000, 0.8000]])
     """
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise TypeError(f"cannot project a tensor of dtype {tensor.dtype}: use a floating or complex one")
     matrices = to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype))
     if not bool(torch.isfinite(matrices).all()):
         raise ValueError("cannot project a tensor that is not finite")
-    tensor.copy_(from_matrices(stiefel.nearest(matrices), tensor.shape, view, side))
+    with full_precision(tensor):
+        tensor.copy_(from_matrices(stiefel.nearest(matrices), tensor.shape, view, side))
     return tensor

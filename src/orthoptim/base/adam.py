@@ -49,5 +49,5 @@ class Adam(Base):
         square = (grad * grad.conj()).real
         exp_avg_sq = state["exp_avg_sq"].lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
         root = exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()
-        g = exp_avg / (bias_correction(beta1, t) * (root + eps).clamp_min(torch.finfo(root.dtype).tiny))
+        g = exp_avg / (bias_correction(beta1, t) * (root + eps)).clamp_min(torch.finfo(root.dtype).tiny)
         return g, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}

@@ -61,6 +61,11 @@ class Base(ABC):
         return Base._registry[name]
 
     @staticmethod
+    def all() -> list[type["Base"]]:
+        """Every base optimizer there is."""
+        return list(Base._registry.values())
+
+    @staticmethod
     @abstractmethod
     def buffers(hyperparameters: Mapping[str, Any]) -> dict[str, Kind]:
         """The state it keeps, by name. All of it starts at zero."""

@@ -50,5 +50,5 @@ class VAdam(Base):
         # a square that overflows must not stay infinite: the matrix would never move again
         exp_avg_sq = state["exp_avg_sq"].lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
         root = exp_avg_sq.sqrt()[..., None, None] / bias_correction(beta2, t).sqrt()
-        scale = 1 / (bias_correction(beta1, t) * (root + eps).clamp_min(torch.finfo(root.dtype).tiny))
+        scale = 1 / (bias_correction(beta1, t) * (root + eps)).clamp_min(torch.finfo(root.dtype).tiny)
         return exp_avg * scale, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}

@@ -52,7 +52,7 @@ class Block(NamedTuple):
         """Where to write: the tensors, or the part of the single one."""
         if self.part is None:
             return tensors
-        return [tensors[0].reshape(-1, self.rows, self.columns)[self.part[0] : self.part[1]]]
+        return [tensors[0].view(-1, self.rows, self.columns)[self.part[0] : self.part[1]]]
 
     def gather_scalars(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the members' batch shape as (B,)."""
@@ -68,7 +68,7 @@ class Block(NamedTuple):
 
     def scalar_targets(self, tensors: list[Tensor]) -> list[Tensor]:
         """Where to write."""
-        return tensors if self.part is None else [tensors[0].reshape(-1)[self.part[0] : self.part[1]]]
+        return tensors if self.part is None else [tensors[0].view(-1)[self.part[0] : self.part[1]]]
 
 
 class Bucket(NamedTuple):
@@ -83,8 +83,17 @@ class Bucket(NamedTuple):
     units: list[list[Block]]
 
 
-def make_buckets(params: Sequence[Tensor], view: str, side: str) -> list[Bucket]:
-    """Sort parameters into buckets, in the order of their first members, and cut these into blocks."""
+def make_buckets(
+    params: Sequence[Tensor], view: str, side: str, states: Sequence[Sequence[Tensor]] = ()
+) -> list[Bucket]:
+    """Sort parameters into buckets, in the order of their first members, and cut these into blocks.
+
+    Args:
+        params: the parameters.
+        view: how they are seen.
+        side: which side is orthonormal.
+        states: further tensors of each parameter that are to be written in parts where the parameter is.
+    """
     kinds: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
     for index, param in enumerate(params):
         kinds.setdefault((param.shape, param.dtype, param.device), []).append(index)
@@ -95,18 +104,21 @@ def make_buckets(params: Sequence[Tensor], view: str, side: str) -> list[Bucket]
         key = (p, n, dtype, device)
         bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, 0, []))
         rows, columns = (n, p) if transposed else (p, n)
-        contiguous = all(params[i].is_contiguous() for i in members)
         size = block_size(p, n, compute.itemsize)
-        units = _cut(Block(members, shape, batch, rows, columns, transposed), size, contiguous)
+        # what is not contiguous cannot be written in parts
+        whole = batch.numel() <= size or not all(
+            tensors[i].is_contiguous() for tensors in (params, *states) for i in members
+        )
+        units = _cut(Block(members, shape, batch, rows, columns, transposed), size, whole)
         matrices = bucket.matrices + len(members) * batch.numel()
         buckets[key] = bucket._replace(matrices=matrices, units=bucket.units + units)
     return list(buckets.values())
 
 
-def _cut(block: Block, size: int, contiguous: bool) -> list[list[Block]]:
-    """Units of at most ``size`` matrices a block; what is not contiguous cannot be written in parts."""
+def _cut(block: Block, size: int, whole: bool) -> list[list[Block]]:
+    """Units with blocks of ``size`` matrices, or of whole parameters."""
     count = block.batch.numel()
-    if count <= size or not contiguous:
+    if whole:
         step = max(1, size // count)
         starts = range(0, len(block.members), step)
         return [[block._replace(members=block.members[i : i + step])] for i in starts]

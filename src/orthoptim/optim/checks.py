@@ -1,5 +1,6 @@
 """Construction checks: a parameter that cannot be trained as asked is refused before anything is changed."""
 
+import difflib
 import math
 import warnings
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from orthoptim import stiefel
-from orthoptim.views import compute_dtype, from_matrices, matrix_shape, rounding, to_matrices
+from orthoptim.views import compute_dtype, from_matrices, full_precision, matrix_shape, rounding, to_matrices
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
@@ -24,8 +25,21 @@ def check_lr(lr: Any) -> None:
         if not has_values(lr):
             return
         lr = lr.item()
+    if not isinstance(lr, int | float):
+        raise TypeError(f"lr must be a number or a tensor, but got {lr!r}")
     if not 0.0 <= lr < math.inf:
         raise ValueError(f"Invalid learning rate: {lr}")
+
+
+def check_names(given: set[str], mine: set[str], known: set[str], label: str) -> None:
+    """Refuse options that belong to another method or base, and misspelt ones; other keys are the user's business."""
+    ours = mine | {"params", "param_names", "algorithm", "weight_decay"}
+    for name in sorted(given - ours):
+        if name in known:
+            raise ValueError(f"{label}: {name!r} is not an option of this optimizer with this base")
+        near = difflib.get_close_matches(name, ours, n=1, cutoff=0.7)
+        if near:
+            raise ValueError(f"{label}: unknown option {name!r}; did you mean {near[0]!r}?")
 
 
 def check_group(group: Mapping[str, Any], label: str) -> None:
@@ -43,6 +57,8 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
             if not (param.is_floating_point() or param.is_complex()):
                 raise ValueError(f"has dtype {param.dtype}: use a floating or complex one")
             matrix_shape(param.shape, group["view"], group["side"])
+            if param.is_neg():
+                raise ValueError("is a lazily negated view: clone() it first")
             if any(stride == 0 and size > 1 for stride, size in zip(param.stride(), param.shape, strict=True)):
                 raise ValueError("is expanded, so that several entries share one place in memory: clone() it first")
         except ValueError as error:
@@ -65,7 +81,8 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
         if not has_values(param):
             continue
         x = to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
-        c = stiefel.defect(x)
+        with full_precision(x):
+            c = stiefel.defect(x)
         far = float(torch.linalg.matrix_norm(c).max())
         if not math.isfinite(far):
             raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
@@ -83,7 +100,8 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
                 "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)",
                 stacklevel=7,  # the line that builds the optimizer
             )
-        repairs.append((param, stiefel.newton_schulz(x)))
+        with full_precision(x):
+            repairs.append((param, stiefel.newton_schulz(x)))
     former = {param: param.detach().clone() for param, _ in repairs}
     for param, x in repairs:
         param.copy_(from_matrices(x, param.shape, view, side))

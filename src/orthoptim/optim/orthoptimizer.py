@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer, StateDict
 from orthoptim.base import Base, Kind, State
 from orthoptim.optim import checks, ordinary
 from orthoptim.optim.buckets import Block, make_buckets
-from orthoptim.views import Side, View, compute_dtype, distance, matrix_shape, real_dtype
+from orthoptim.views import Side, View, compute_dtype, distance, full_precision, matrix_shape, real_dtype
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -70,8 +70,9 @@ class Orthoptimizer(Optimizer):
     """Base class of the orthoptimizers. A method overrides :meth:`update`, never ``step``.
 
     A step takes the way *parameters → buckets → direction → update → parameters*. Everything between gathering and
-    writing back is pure, so a bucket is written whole or not at all, and without host synchronisation: a matrix whose
-    gradient is not finite keeps its value and its state by a mask on the device, is counted, and its neighbours step.
+    writing back is pure, so a parameter is written whole, with its state, or not at all; and without host
+    synchronisation: a matrix whose gradient (or new value) is not finite keeps its value and its state by a mask on the
+    device, is counted, and its neighbours step.
 
     Groups with ``algorithm="adamw"`` or ``"sgd"`` hold ordinary parameters and are stepped by torch's own code.
 
@@ -99,7 +100,7 @@ class Orthoptimizer(Optimizer):
         **options: Any,
     ) -> None:
         defaults = {
-            "lr": base.default_lr if lr is None and isinstance(base, Base) else lr,
+            "lr": lr,
             "view": view,
             "side": side,
             "maximize": maximize,
@@ -107,7 +108,13 @@ class Orthoptimizer(Optimizer):
             **self._dissolve(base),
         }
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
-        super().__init__(params, defaults)
+        try:
+            super().__init__(params, defaults)
+        except Exception:
+            with torch.no_grad():
+                for param, (former, _) in self._repaired.items():
+                    param.copy_(former)
+            raise
 
     # What a method provides
 
@@ -143,6 +150,7 @@ class Orthoptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, constrained or ordinary; see :meth:`torch.optim.Optimizer.add_param_group`."""
+        param_group = dict(param_group)  # the caller may want to build another optimizer from it
         algorithm = param_group.setdefault("algorithm", self.algorithm)
         label = f"group {len(self.param_groups)}"
         if algorithm not in (self.algorithm, *ordinary.DEFAULTS):
@@ -151,6 +159,8 @@ class Orthoptimizer(Optimizer):
         mine = algorithm == self.algorithm
         defaults = self._constrained_defaults(param_group) if mine else ordinary.DEFAULTS[algorithm]
         given = set(param_group)
+        if mine:
+            checks.check_names(given, set(defaults), self._known_names(), label)
         param_group.update({key: value for key, value in defaults.items() if key not in given})
         super().add_param_group(param_group)
         group = self.param_groups[-1]
@@ -201,8 +211,9 @@ class Orthoptimizer(Optimizer):
             self._init_group(group, params, grads, states)
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, params, grads, states, self.state)
-            else:
-                self._step_group(group, params, grads, states)
+            elif params:
+                with full_precision(params[0]):
+                    self._step_group(group, params, grads, states)
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
@@ -237,6 +248,9 @@ class Orthoptimizer(Optimizer):
         report = []
         for index, group in enumerate(self.param_groups):
             if group["algorithm"] in ordinary.DEFAULTS:
+                continue
+            if not group["params"]:
+                report.append(Drift(index, 0, 0.0, 0.0, 0, 0))
                 continue
             distances = [distance(p, view=group["view"], side=group["side"]).reshape(-1) for p in group["params"]]
             values = torch.cat([d.double().cpu() for d in distances])
@@ -275,16 +289,26 @@ class Orthoptimizer(Optimizer):
 
     def _constrained_defaults(self, group: dict[str, Any]) -> dict[str, Any]:
         """The defaults of a constrained group, its base optimizer dissolved into plain values."""
-        if group.get("lr", self.defaults["lr"]) is None:
+        defaults = self.defaults
+        if "base" in group:
+            base = group.pop("base")
+            if isinstance(base, str):
+                base = Base.named(base)()
+            others = set(self._base_keys(Base.named(self.defaults["base"])).values())
+            common = {key: value for key, value in self.defaults.items() if key not in others}
+            defaults = {**common, **self._dissolve(base)}
+        lr = group.get("lr", defaults["lr"])
+        if lr is None:
+            lr = Base.named(defaults["base"]).default_lr
+        if lr is None:
             raise ValueError("parameter group didn't specify a value of required optimization parameter lr")
-        if "base" not in group:
-            return self.defaults
-        base = group.pop("base")
-        if isinstance(base, str):
-            base = Base.named(base)()
-        others = set(self._base_keys(Base.named(self.defaults["base"])).values())
-        common = {key: value for key, value in self.defaults.items() if key not in others}
-        return {**common, **self._dissolve(base)}
+        return {**defaults, "lr": lr}
+
+    @staticmethod
+    def _known_names() -> set[str]:
+        """Every option that some method or base optimizer has."""
+        names = {name for base in Base.all() for name in base.names}
+        return names.union(*(method._names for method in Orthoptimizer.__subclasses__())) - {"self", "params"}
 
     @classmethod
     def _dissolve(cls, base: Base) -> dict[str, Any]:
@@ -316,6 +340,7 @@ class Orthoptimizer(Optimizer):
         self._repaired.clear()
         constrained = group["algorithm"] == self.algorithm
         names = self._state_names(group) if constrained else []
+        needed = {name for name in names if name != "master"}
         for param in group["params"]:
             if param.grad is None:
                 continue
@@ -325,10 +350,10 @@ class Orthoptimizer(Optimizer):
             if not constrained:
                 states.extend(ordinary.init_state(param, group, state))
                 continue
-            # a parameter that needs no master copy is its own
-            if len(state) < len(names) - (compute_dtype(param.dtype) == param.dtype):
+            if not needed <= state.keys() or (compute_dtype(param.dtype) != param.dtype and "master" not in state):
                 self._init_state(param, group, state)
-            states.extend([state.get(name, param) for name in names])
+            # a parameter that needs no master copy is its own
+            states.extend([state.get(name, param) if name == "master" else state[name] for name in names])
 
     def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
         dtype = compute_dtype(param.dtype)
@@ -364,7 +389,7 @@ class Orthoptimizer(Optimizer):
         columns = {name: states[i :: len(names)] for i, name in enumerate(names)}
         steps = columns.pop("step")
         method = _Method(self, group)
-        for bucket in make_buckets(params, group["view"], group["side"]):
+        for bucket in make_buckets(params, group["view"], group["side"], list(columns.values())):
             lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
             for unit in bucket.units:
                 copies: list[tuple[list[Tensor], list[Tensor]]] = []
@@ -381,8 +406,14 @@ class Orthoptimizer(Optimizer):
             if found != group["algorithm"]:
                 raise ValueError(
                     f"loaded state dict has algorithm {found!r} in group {index}, this optimizer has "
-                    f"{group['algorithm']!r}: build the optimizer that was saved"
+                    f"{group['algorithm']!r}: it was saved by another optimizer"
                 )
+            for option in ("view", "side", "base"):
+                if saved.get(option) != group.get(option):
+                    raise ValueError(
+                        f"loaded state dict has {option} {saved.get(option)!r} in group {index}, this optimizer has "
+                        f"{group.get(option)!r}: build it as it was saved"
+                    )
             for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=False)):
                 for name, value in state_dict["state"].get(key, {}).items():
                     if isinstance(value, Tensor) and value.shape not in _state_shapes(param, group):
@@ -392,15 +423,17 @@ class Orthoptimizer(Optimizer):
     @torch.no_grad()
     def _restore(self, state_dict: StateDict) -> None:
         for param, (former, version) in self._repaired.items():
-            if param._version == version:
+            if param._version == version and self.state.get(param):
                 param.copy_(former)
         self._repaired.clear()
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             mine = group["algorithm"] == self.algorithm
+            if mine:  # options that are newer than the checkpoint
+                group.update({key: value for key, value in self.defaults.items() if key not in group})
             for param, key in zip(group["params"], saved["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
                     if isinstance(value, Tensor):  # copied: torch would go on in the very tensors that were loaded
-                        loaded = value.to(param.device) if mine else self.state[param][name]
+                        loaded = _as_state(value, param, name) if mine else self.state[param][name]
                         self.state[param][name] = loaded.clone() if loaded is value else loaded
 
 
@@ -462,11 +495,25 @@ class _Method:
         if self.decomposes:  # decompositions raise on NaN
             g = _where(finite, g, torch.zeros((), dtype=g.dtype, device=g.device))
         update = self.update(x, g, lr, state, t, self.group)
+        finite = finite & torch.isfinite(update.x.sum((-2, -1)))
         new_state = {**new_state, **update.state, "taken": taken}
         if update.clipped is not None:
             new_state["clipped"] = state["clipped"] + update.clipped
         kept = {name: _where(finite, value, state[name]) for name, value in new_state.items()}
         return _where(finite, update.x, x), kept
+
+
+def _as_state(value: Tensor, param: Tensor, name: str) -> Tensor:
+    """A loaded tensor on the parameter's device, in its layout, and in the precision its state is kept in."""
+    if value.is_floating_point() and name != "step":
+        dtype = real_dtype(compute_dtype(param.dtype))
+    elif value.is_complex():
+        dtype = param.dtype
+    else:
+        dtype = value.dtype
+    if value.shape == param.shape:
+        return torch.empty_like(param, dtype=dtype).copy_(value)
+    return value.to(device=param.device, dtype=dtype)
 
 
 def _state_shapes(param: Tensor, group: Mapping[str, Any]) -> tuple[torch.Size, ...]:

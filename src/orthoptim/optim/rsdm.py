@@ -24,7 +24,7 @@ class RSDM(Orthoptimizer):
     which accumulates: over long runs in float32 it drifts.
 
     The frames are a pure function of ``seed``, a fingerprint of each matrix's initial value (``stream``, in the state)
-    and its step count: resumed runs and replicas draw the same.
+    and its step count: resumed runs and replicas draw the same. Matrices that start equal are given equal frames.
 
     Args:
         params: parameters, named parameters or param groups; every option below may also be set per group.
@@ -86,7 +86,8 @@ class RSDM(Orthoptimizer):
         """See :meth:`Orthoptimizer.check_options`."""
         if group["sampling"] not in ("orthogonal", "permutation"):
             raise ValueError(f"Invalid sampling: {group['sampling']!r}; choose one of orthogonal, permutation")
-        n = min(matrix_shape(p.shape, group["view"], group["side"])[2] for p in group["params"])
+        widths = [matrix_shape(p.shape, group["view"], group["side"])[2] for p in group["params"]]
+        n = min(widths, default=group["r"])
         if not 1 <= group["r"] <= n:
             raise ValueError(f"Invalid r: {group['r']}; it is a number of dimensions, from 1 to n = {n}")
 

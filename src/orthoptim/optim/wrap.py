@@ -9,7 +9,7 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import SGD
 from orthoptim.groups import Patterns, param_groups
-from orthoptim.optim.orthoptimizer import Drift, Params
+from orthoptim.optim.orthoptimizer import Drift, Params, Plan
 from orthoptim.optim.pogo import POGO
 
 
@@ -60,6 +60,8 @@ class Wrapped(Optimizer):
 
     def __init__(self, optimizer: Optimizer, constrained: Params, landing: str) -> None:
         lander = POGO(constrained, 1.0, SGD(), landing=landing)
+        for group in lander.param_groups:
+            group["lr"] = 1.0  # the step is the displacement, whatever the groups were made for
         owned = {param for group in optimizer.param_groups for param in group["params"]}
         strangers = [param for group in lander.param_groups for param in group["params"] if param not in owned]
         if strangers:
@@ -101,7 +103,13 @@ class Wrapped(Optimizer):
         params = [param for group in self.lander.param_groups for param in group["params"]]
         with torch.no_grad():
             before = [param.clone(memory_format=torch.preserve_format) for param in params]
-        loss: float | None = self.inner.step() if closure is None else self.inner.step(closure)
+        try:
+            loss: float | None = self.inner.step() if closure is None else self.inner.step(closure)
+        except BaseException:
+            with torch.no_grad():
+                for param, old in zip(params, before, strict=True):
+                    param.copy_(old)
+            raise
         self._refuse_new_shapes(params, before)
         self._land(params, before)
         return loss
@@ -148,10 +156,15 @@ class Wrapped(Optimizer):
             state_dict = before(self, state_dict) or state_dict
         if "landing" not in state_dict:
             raise ValueError("loaded state dict has no 'landing': it was not saved by a wrapped optimizer")
-        self.lander.load_state_dict(state_dict["landing"])
+        self.lander._check_saved(state_dict["landing"])
         self.inner.load_state_dict({key: value for key, value in state_dict.items() if key != "landing"})
+        self.lander.load_state_dict(state_dict["landing"])
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
+
+    def plan(self) -> list[Plan]:
+        """See :meth:`Orthoptimizer.plan`."""
+        return self.lander.plan()
 
     def drift(self) -> list[Drift]:
         """See :meth:`Orthoptimizer.drift`."""
