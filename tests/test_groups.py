@@ -105,6 +105,23 @@ def test_dirac_kernels_become_orthogonal_either_way():
         assert oo.is_orthogonal(weight, view="kernels")
 
 
+def test_patterns_that_are_no_dict_or_name_a_module():
+    for call in (lambda p: oo.param_groups(Net(), p, lr=0.1), lambda p: oo.orthogonalize_(Net(), p)):
+        with pytest.raises(TypeError, match="patterns must be a dict such as"):
+            call("attn.*")
+        with pytest.raises(ValueError, match=r"'attn' is a module, not a parameter: did you mean 'attn.\*'"):
+            call({"attn": "matrix"})
+
+
+def test_orthogonalize_refuses_what_is_not_finite_before_it_changes_anything():
+    model = Net()
+    before = model.conv1.weight.detach().clone()
+    model.attn.weight.data[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"'attn.weight' is not finite"):
+        oo.orthogonalize_(model, PATTERNS)
+    assert torch.equal(model.conv1.weight, before)
+
+
 def test_bad_calls():
     with pytest.raises(ValueError, match="Invalid init: 'haar'"):
         oo.orthogonalize_(torch.eye(3), init="haar")
