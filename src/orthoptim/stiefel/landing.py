@@ -5,7 +5,8 @@ A policy is decisions made from p×p quantities alone:
 - ``clip``: the longest leap it allows, in the Schatten-4 norm ‖sR‖₄ = s√‖RRᴴ‖_F (``None``: any);
 - ``correction``: Q(C), with C = MMᴴ − I, such that X⁺ = M + QM. Adding QM to M is more accurate than multiplying M by
   I + Q (3.4e-6 against 5.5e-6 at 256×256 in float32);
-- ``slack``: the error of C that the rounding of a less accurate form may cause.
+- ``slack``: the error of C that the rounding of a less accurate form may cause;
+- ``half``: whether Q is just −½C.
 
 | name | clip | λ | distance ‖XXᴴ−I‖₂ |
 |---|---|---|---|
@@ -37,6 +38,7 @@ class Policy(NamedTuple):
     clip: float | None
     correction: Callable[[Tensor], Tensor]
     slack: float = 1e-2
+    half: bool = False
 
 
 def newton_schulz(c: Tensor, steps: int) -> Tensor:
@@ -73,11 +75,11 @@ def policy(name: str, steps: int = 2) -> Policy:
         1.0
     """
     if name == "safe":
-        return Policy(1.0, partial(newton_schulz, steps=1))
+        return Policy(1.0, partial(newton_schulz, steps=1), half=True)
     if name == "strict":
         return Policy(0.5, partial(newton_schulz, steps=3), slack=1e-6)
     if name == "half":
-        return Policy(None, partial(newton_schulz, steps=1))
+        return Policy(None, partial(newton_schulz, steps=1), half=True)
     if name == "root":
         return Policy(None, by_root)
     if name == "argmin":

@@ -97,7 +97,9 @@ def direct_n(leap: Leap, policy: Policy) -> Step:
     """R through the n×n matrix S = Skew(XᴴG)."""
     x, g, eta, scale = leap
     s = x.mH @ g
-    r = x @ (s - s.mH).mul_(0.5 * scale)
+    skew = (s - s.mH).mul_(0.5 * scale)
+    # square matrices: into the memory of s, which is free again; fresh memory costs as much as half a product
+    r = torch.bmm(x, skew, out=s) if s.shape == x.shape else x @ skew
     if policy.clip is None:
         m = r.mul_(-eta[:, None, None]).add_(x)
         return Step(_land(m, subtract_identity(symmetric(m)), policy), None)
@@ -220,4 +222,6 @@ def _length(e: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None)
 
 
 def _land(m: Tensor, c: Tensor, policy: Policy) -> Tensor:
+    if policy.half:  # Q = −½C need not be formed
+        return torch.baddbmm(m, c, m, alpha=-0.5)
     return torch.baddbmm(m, policy.correction(c), m)
