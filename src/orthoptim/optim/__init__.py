@@ -1,12 +1,14 @@
 """The orthoptimizers."""
 
+from orthoptim.optim.block_step import Update
 from orthoptim.optim.landing import Landing
 from orthoptim.optim.landingpc import LandingPC
-from orthoptim.optim.orthoptimizer import Drift, Orthoptimizer, Plan, Update
+from orthoptim.optim.orthoptimizer import Orthoptimizer
 from orthoptim.optim.pogo import POGO
 from orthoptim.optim.rgd import RGD
 from orthoptim.optim.rsdm import RSDM
 from orthoptim.optim.slpg import SLPG
+from orthoptim.optim.telemetry import Drift, Plan
 from orthoptim.optim.wrap import wrap
 
 __all__ = ["POGO", "RGD", "RSDM", "SLPG", "Drift", "Landing", "LandingPC", "Orthoptimizer", "Plan", "Update", "wrap"]

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import Base, State, VAdam
+from orthoptim.optim.block_step import Update
 from orthoptim.optim.landing import landing_field
-from orthoptim.optim.orthoptimizer import Orthoptimizer, Params, Update
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.views import Side, View
 
 

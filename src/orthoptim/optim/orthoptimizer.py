@@ -3,7 +3,7 @@
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -11,59 +11,13 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Kind, State
 from orthoptim.optim import checks, ordinary
-from orthoptim.optim.buckets import Block, make_buckets
+from orthoptim.optim.block_step import BlockStep, Update, copy_all_
+from orthoptim.optim.buckets import make_buckets
+from orthoptim.optim.resume import check_saved, restore_state
+from orthoptim.optim.telemetry import Drift, Plan
 from orthoptim.views import Side, View, compute_dtype, distance, full_precision, matrix_shape, real_dtype
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
-
-
-class Update(NamedTuple):
-    """What a method makes of one bucket.
-
-    Attributes:
-        x: the new matrices, (B, p, n).
-        state: the new values of the method's own buffers.
-        clipped: which matrices had their step shortened, (B,).
-    """
-
-    x: Tensor
-    state: State = {}  # noqa: RUF012  (a NamedTuple default; never changed)
-    clipped: Tensor | None = None
-
-
-class Drift(NamedTuple):
-    """How far the matrices of one group are from the manifold, and what happened to their steps."""
-
-    group: int
-    matrices: int
-    mean_distance: float
-    max_distance: float
-    skipped: int
-    clipped: int
-
-
-class Plan(NamedTuple):
-    """How one bucket of like matrices is stepped.
-
-    Attributes:
-        group: index of its param group.
-        matrices: how many there are.
-        p: rows, the shorter side.
-        n: columns.
-        dtype: what is computed in.
-        device: where.
-        form: the form of the step, for POGO one of :data:`orthoptim.stiefel.FORMS`.
-        blocks: in how many pieces.
-    """
-
-    group: int
-    matrices: int
-    p: int
-    n: int
-    dtype: torch.dtype
-    device: torch.device
-    form: str
-    blocks: int
 
 
 class Orthoptimizer(Optimizer):
@@ -218,15 +172,13 @@ class Orthoptimizer(Optimizer):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
 
-        torch casts every floating state but ``step`` to the dtype of its parameter, which would round the float32
-        state of a half-precision parameter: constrained groups take it as it was saved. A state also says that the
-        parameters come from the middle of a run and are meant as they are: what construction repaired is taken back,
-        so that resuming equals never having stopped.
+        A state says that the parameters come from the middle of a run and are meant as they are: what construction
+        repaired is taken back, so that resuming equals never having stopped.
         """
         seen: StateDict = {}
 
         def look(_: Optimizer, final: StateDict) -> None:  # registered last: after the hooks of the user
-            self._check_saved(final)
+            check_saved(self.param_groups, final)
             seen.update(final)
 
         before = self.register_load_state_dict_pre_hook(look)
@@ -388,37 +340,17 @@ class Orthoptimizer(Optimizer):
         names = self._state_names(group)
         columns = {name: states[i :: len(names)] for i, name in enumerate(names)}
         steps = columns.pop("step")
-        method = _Method(self, group)
+        step = BlockStep(self.update, group, self._hyperparameters(group), self._kinds(group), self.decomposes)
         for bucket in make_buckets(params, group["view"], group["side"], list(columns.values())):
             lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
             for unit in bucket.units:
                 copies: list[tuple[list[Tensor], list[Tensor]]] = []
                 for block in unit:
-                    copies += method.step(block, bucket.half, lr, params, grads, columns)
+                    copies += step(block, bucket.half, lr, params, grads, columns)
                 # Nothing of this unit has been written so far; from here on there are only copies.
                 for targets, sources in copies:
-                    _copy_all_(targets, sources)
+                    copy_all_(targets, sources)
                 torch._foreach_add_(unit[0].pick(steps), 1)
-
-    def _check_saved(self, state_dict: StateDict) -> None:
-        for index, (group, saved) in enumerate(zip(self.param_groups, state_dict["param_groups"], strict=False)):
-            found = saved.get("algorithm")
-            if found != group["algorithm"]:
-                raise ValueError(
-                    f"loaded state dict has algorithm {found!r} in group {index}, this optimizer has "
-                    f"{group['algorithm']!r}: it was saved by another optimizer"
-                )
-            for option in ("view", "side", "base"):
-                if saved.get(option) != group.get(option):
-                    raise ValueError(
-                        f"loaded state dict has {option} {saved.get(option)!r} in group {index}, this optimizer has "
-                        f"{group.get(option)!r}: build it as it was saved"
-                    )
-            for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=False)):
-                for name, value in state_dict["state"].get(key, {}).items():
-                    if isinstance(value, Tensor) and value.shape not in _state_shapes(param, group):
-                        label = checks.parameter_name(group, position, f"group {index}")
-                        raise ValueError(f"loaded state dict has a {name!r} of shape {tuple(value.shape)} for {label}")
 
     @torch.no_grad()
     def _restore(self, state_dict: StateDict) -> None:
@@ -426,115 +358,7 @@ class Orthoptimizer(Optimizer):
             if param._version == version and self.state.get(param):
                 param.copy_(former)
         self._repaired.clear()
-        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            mine = group["algorithm"] == self.algorithm
-            if mine:  # options that are newer than the checkpoint
+        for group in self.param_groups:
+            if group["algorithm"] == self.algorithm:  # options that are newer than the checkpoint
                 group.update({key: value for key, value in self.defaults.items() if key not in group})
-            for param, key in zip(group["params"], saved["params"], strict=True):
-                for name, value in state_dict["state"].get(key, {}).items():
-                    if isinstance(value, Tensor):  # copied: torch would go on in the very tensors that were loaded
-                        loaded = _as_state(value, param, name) if mine else self.state[param][name]
-                        self.state[param][name] = loaded.clone() if loaded is value else loaded
-
-
-class _Method:
-    """The way of the data of one group: gather a block, direction, update, and what is to be written."""
-
-    def __init__(self, optimizer: Orthoptimizer, group: Mapping[str, Any]) -> None:
-        self.group = group
-        self.base = Base.named(group["base"])
-        self.hyperparameters = optimizer._hyperparameters(group)
-        self.update = optimizer.update
-        self.decomposes = optimizer.decomposes
-        self.kinds = optimizer._kinds(group)
-
-    def step(
-        self,
-        block: Block,
-        half: bool,
-        lr: Tensor,
-        params: list[Tensor],
-        grads: list[Tensor],
-        columns: dict[str, list[Tensor]],
-    ) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """Targets and sources of the copies that complete the step of this block."""
-        mine = block.pick(params)
-        held = {name: block.pick(column) for name, column in columns.items()}
-        x = block.gather(mine)
-        if half:
-            x = _newest(x, block.gather(held["master"]))
-        state = {name: self._gather(block, name, held[name]) for name in self.kinds}
-        grad = block.gather(block.pick(grads)).to(x.dtype)
-
-        new_x, new_state = self.advance(x, grad, state, lr)
-
-        copies = [(block.targets(mine), block.scatter(new_x))]
-        if half:
-            copies.append((block.targets(held["master"]), block.scatter(new_x)))
-        for name, value in new_state.items():
-            if self.kinds[name] in ("matrices", "counters"):
-                copies.append((block.scalar_targets(held[name]), block.scatter_scalars(value)))
-            else:
-                copies.append((block.targets(held[name]), block.scatter(value)))
-        return copies
-
-    def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
-        scalars = self.kinds[name] in ("matrices", "counters")
-        return block.gather_scalars(tensors) if scalars else block.gather(tensors)
-
-    def advance(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
-        """New matrices and new state of one block; pure."""
-        taken = state["taken"] + 1
-        t = taken.to(lr.dtype)
-        ascent = -grad if self.group["maximize"] else grad
-        g, new_state = self.base.direction(x, ascent, state, t, **self.hyperparameters)
-        # a sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together)
-        finite = torch.isfinite(grad.sum((-2, -1)))
-        if g is not grad:
-            finite = finite & torch.isfinite(g.sum((-2, -1)))
-        if self.decomposes:  # decompositions raise on NaN
-            g = _where(finite, g, torch.zeros((), dtype=g.dtype, device=g.device))
-        update = self.update(x, g, lr, state, t, self.group)
-        finite = finite & torch.isfinite(update.x.sum((-2, -1)))
-        new_state = {**new_state, **update.state, "taken": taken}
-        if update.clipped is not None:
-            new_state["clipped"] = state["clipped"] + update.clipped
-        kept = {name: _where(finite, value, state[name]) for name, value in new_state.items()}
-        return _where(finite, update.x, x), kept
-
-
-def _as_state(value: Tensor, param: Tensor, name: str) -> Tensor:
-    """A loaded tensor on the parameter's device, in its layout, and in the precision its state is kept in."""
-    if value.is_floating_point() and name != "step":
-        dtype = real_dtype(compute_dtype(param.dtype))
-    elif value.is_complex():
-        dtype = param.dtype
-    else:
-        dtype = value.dtype
-    if value.shape == param.shape:
-        return torch.empty_like(param, dtype=dtype).copy_(value)
-    return value.to(device=param.device, dtype=dtype)
-
-
-def _state_shapes(param: Tensor, group: Mapping[str, Any]) -> tuple[torch.Size, ...]:
-    """The shapes a state tensor may have: that of a scalar, of the parameter, of its batch of matrices."""
-    if group["algorithm"] in ordinary.DEFAULTS:
-        return torch.Size(), param.shape
-    return torch.Size(), param.shape, matrix_shape(param.shape, group["view"], group["side"])[0]
-
-
-def _newest(x: Tensor, master: Tensor) -> Tensor:
-    """The master copy of each matrix, or the parameter itself where somebody has written to it since."""
-    untouched = (master.to(x.dtype) == x).all(-1).all(-1)
-    return _where(untouched, master, x.to(master.dtype))
-
-
-def _copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
-    # foreach does not write through lazily conjugated views: write the conjugate into the memory behind them
-    lazy = [t.is_complex() and t.is_conj() for t in targets]
-    sources = [s.conj().resolve_conj() if c else s for s, c in zip(sources, lazy, strict=True)]
-    torch._foreach_copy_([t.conj() if c else t for t, c in zip(targets, lazy, strict=True)], sources)
-
-
-def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+        restore_state(self.param_groups, self.state, state_dict)

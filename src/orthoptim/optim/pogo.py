@@ -7,7 +7,8 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import Base, State, VAdam
-from orthoptim.optim.orthoptimizer import Orthoptimizer, Params, Update
+from orthoptim.optim.block_step import Update
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.views import Side, View
 
 

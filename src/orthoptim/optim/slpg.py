@@ -9,7 +9,8 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Kind, State
 from orthoptim.base.bb import step_length
-from orthoptim.optim.orthoptimizer import Orthoptimizer, Params, Update
+from orthoptim.optim.block_step import Update
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.views import Side, View, project_
 
 

@@ -9,8 +9,10 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import SGD
 from orthoptim.groups import Patterns, param_groups
-from orthoptim.optim.orthoptimizer import Drift, Params, Plan
+from orthoptim.optim.orthoptimizer import Params
 from orthoptim.optim.pogo import POGO
+from orthoptim.optim.resume import check_saved
+from orthoptim.optim.telemetry import Drift, Plan
 
 
 def wrap(
@@ -156,7 +158,7 @@ class Wrapped(Optimizer):
             state_dict = before(self, state_dict) or state_dict
         if "landing" not in state_dict:
             raise ValueError("loaded state dict has no 'landing': it was not saved by a wrapped optimizer")
-        self.lander._check_saved(state_dict["landing"])
+        check_saved(self.lander.param_groups, state_dict["landing"])
         self.inner.load_state_dict({key: value for key, value in state_dict.items() if key != "landing"})
         self.lander.load_state_dict(state_dict["landing"])
         for after in self._optimizer_load_state_dict_post_hooks.values():
