@@ -254,6 +254,11 @@ def test_rsdm_refuses_a_subspace_larger_than_the_space(r):
     assert torch.equal(param, before)
 
 
+def test_rsdm_needs_r():
+    with pytest.raises(ValueError, match="RSDM needs r"):
+        oo.RSDM([point(4, 6)], 0.1)
+
+
 def test_rsdm_draws_differ_between_steps_matrices_and_seeds_and_on_nothing_else():
     stream = draws.fingerprint(torch.randn(5, 3, 4, dtype=torch.float64))
     t = torch.ones(5)

@@ -46,6 +46,25 @@ def test_without_a_master_copy_bfloat16_stalls():
     assert float(f(x)) > 1.5 * full
 
 
+def test_compiles_to_machine_code_and_takes_a_scheduled_lr():
+    """The default backend, with the rest of a model in the same step, and lr a tensor that changes."""
+    one, two = ([point(4, 6), point(3, 3, 3, seed=1), torch.nn.Parameter(torch.ones(5))] for _ in range(2))
+    opts = [
+        oo.POGO([{"params": p[:2]}, {"params": p[2:], "algorithm": "adamw"}], torch.tensor(0.1)) for p in (one, two)
+    ]
+    torch._dynamo.reset()
+    compiled = torch.compile(opts[0].step, fullgraph=True)
+    for t in range(3):
+        set_gradients(one, t)
+        set_gradients(two, t)
+        compiled()
+        opts[1].step()
+        for opt in opts:
+            opt.param_groups[0]["lr"].mul_(0.5)
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-6)
+
+
 def test_one_cycle_schedules_the_momentum_of_the_base():
     params = [point(4, 6)]
     for base, key in ((oo.SGD(momentum=0.9), "momentum"), (oo.VAdam(), "betas")):

@@ -30,7 +30,7 @@ class RSDM(Orthoptimizer):
     Args:
         params: parameters, named parameters or param groups; every option below may also be set per group.
         lr: η.
-        r: dimension of the random subspace, 1 ≤ r ≤ n.
+        r: dimension of the random subspace, 1 ≤ r ≤ n; there is no default. (Real matrices need r ≥ 2 to move.)
         base: turns the gradient into the direction G.
         sampling: ``"orthogonal"``, a uniformly random frame, or ``"permutation"``, r random columns (cheaper).
         seed: of the draws.
@@ -52,7 +52,7 @@ class RSDM(Orthoptimizer):
         self,
         params: Params,
         lr: float | Tensor | None = None,
-        r: int = 1,
+        r: int | None = None,
         base: Base = SGD(),  # noqa: B008  (never changed)
         *,
         sampling: str = "orthogonal",
@@ -87,6 +87,8 @@ class RSDM(Orthoptimizer):
         """See :meth:`Orthoptimizer.check_options`."""
         if group["sampling"] not in ("orthogonal", "permutation"):
             raise ValueError(f"Invalid sampling: {group['sampling']!r}; choose one of orthogonal, permutation")
+        if group["r"] is None:
+            raise ValueError("RSDM needs r, the dimension of the random subspace: RSDM(params, lr, r=...)")
         widths = [matrix_shape(p.shape, group["view"], group["side"])[2] for p in group["params"]]
         n = min(widths, default=group["r"])
         if not 1 <= group["r"] <= n:
