@@ -15,9 +15,9 @@ LR = 0.1
 PEERS = {"pogo-torch": "pogo", "geoopt": "geoopt"}
 
 
-def ours(landing: str, base: oo.Base) -> Callable[[list[Tensor]], Step]:
+def ours(landing: str, base: oo.Base, compile: bool = False) -> Callable[[list[Tensor]], Step]:
     """POGO."""
-    return lambda params: oo.POGO(params, LR, base, landing=landing).step
+    return lambda params: oo.POGO(params, LR, base, landing=landing, compile=compile).step
 
 
 def pogo_torch(momentum: float | None) -> Callable[[list[Tensor]], Step]:
@@ -106,6 +106,7 @@ def contenders(base: str = "vadam") -> dict[str, Callable[[list[Tensor]], Step]]
         "pogo-torch": pogo_torch(None if base == "vadam" else 0.9),
         "orthoptim safe": ours("safe", mine),
         "orthoptim half": ours("half", mine),
+        "orthoptim compiled": ours("safe", mine, compile=True),
         "geoopt RiemannianAdam": geoopt_adam,
         "torch parametrization + Adam": parametrized,
         "torch Adam, foreach": torch_adam(foreach=True),

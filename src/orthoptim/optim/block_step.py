@@ -8,6 +8,7 @@ from torch import Tensor
 
 from orthoptim.base import Base, Kind, State
 from orthoptim.optim.buckets import Block
+from orthoptim.optim.compiling import compiled
 
 
 class Update(NamedTuple):
@@ -43,6 +44,7 @@ class BlockStep:
         kinds: Mapping[str, Kind],
         decomposes: bool,
     ) -> None:
+        self._compiled: dict[tuple[torch.Size, torch.dtype, torch.device], Callable[..., tuple[Tensor, State]]] = {}
         self.update = update
         self.group = group
         self.base = Base.named(group["base"])
@@ -68,7 +70,8 @@ class BlockStep:
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
         grad = block.gather(block.pick(grads)).to(x.dtype)
 
-        new_x, new_state = self.advance(x, grad, state, lr)
+        advance = self._compile(x) if self.group["compile"] else self.advance
+        new_x, new_state = advance(x, grad, state, lr)
 
         copies = [(block.targets(mine), block.scatter(new_x))]
         if half:
@@ -83,6 +86,13 @@ class BlockStep:
     def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
         scalars = self.kinds[name] in ("matrices", "counters")
         return block.gather_scalars(tensors) if scalars else block.gather(tensors)
+
+    def _compile(self, x: Tensor) -> Callable[..., tuple[Tensor, State]]:
+        """``advance`` compiled for the shape of X: one graph each, with lr as an input."""
+        key = (x.shape, x.dtype, x.device)
+        if key not in self._compiled:
+            self._compiled[key] = compiled(self.advance)
+        return self._compiled[key]
 
     def advance(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
         """New matrices and new state of one block; pure."""

@@ -4,6 +4,7 @@ A bucket is worked on in blocks that fit the cache. A block is several small par
 batch, or a whole parameter, or a part of a large one; the parts of one parameter form a unit, which is written at once.
 """
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -84,7 +85,7 @@ class Bucket(NamedTuple):
 
 
 def make_buckets(
-    params: Sequence[Tensor], view: str, side: str, states: Sequence[Sequence[Tensor]] = ()
+    params: Sequence[Tensor], view: str, side: str, states: Sequence[Sequence[Tensor]] = (), cut: bool = True
 ) -> list[Bucket]:
     """Sort parameters into buckets, in the order of their first members, and cut these into blocks.
 
@@ -93,6 +94,7 @@ def make_buckets(
         view: how they are seen.
         side: which side is orthonormal.
         states: further tensors of each parameter that are to be written in parts where the parameter is.
+        cut: whether to cut at all; a compiler does its own blocking, and would compile for each size of block.
     """
     kinds: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
     for index, param in enumerate(params):
@@ -104,7 +106,7 @@ def make_buckets(
         key = (p, n, dtype, device)
         bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, 0, []))
         rows, columns = (n, p) if transposed else (p, n)
-        size = block_size(p, n, compute.itemsize)
+        size = block_size(p, n, compute.itemsize) if cut else sys.maxsize
         # what is not contiguous cannot be written in parts
         whole = batch.numel() <= size or not all(
             tensors[i].is_contiguous() for tensors in (params, *states) for i in members

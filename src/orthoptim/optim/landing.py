@@ -32,6 +32,7 @@ class Landing(Orthoptimizer):
         view: see :class:`POGO`.
         side: see :class:`POGO`.
         maximize: ascend instead.
+        compile: see :class:`POGO`.
 
     Example:
         >>> x = torch.nn.Parameter(torch.eye(2, 3))
@@ -53,8 +54,9 @@ class Landing(Orthoptimizer):
         view: View = "matrix",
         side: Side = "auto",
         maximize: bool = False,
+        compile: bool = False,
     ) -> None:
-        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, lam=lam, eps=eps)
+        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, compile=compile, lam=lam, eps=eps)
 
     @staticmethod
     def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:

@@ -32,6 +32,7 @@ class LandingPC(Orthoptimizer):
         view: see :class:`POGO`.
         side: see :class:`POGO`.
         maximize: ascend instead.
+        compile: see :class:`POGO`.
 
     Example:
         >>> import torch
@@ -56,8 +57,20 @@ class LandingPC(Orthoptimizer):
         view: View = "matrix",
         side: Side = "auto",
         maximize: bool = False,
+        compile: bool = False,
     ) -> None:
-        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, lam=lam, tau=tau, coupled=coupled)
+        super().__init__(
+            params,
+            lr,
+            base,
+            view=view,
+            side=side,
+            maximize=maximize,
+            compile=compile,
+            lam=lam,
+            tau=tau,
+            coupled=coupled,
+        )
 
     @staticmethod
     def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:

@@ -51,6 +51,7 @@ class Orthoptimizer(Optimizer):
         view: View = "matrix",
         side: Side = "auto",
         maximize: bool = False,
+        compile: bool = False,
         **options: Any,
     ) -> None:
         defaults = {
@@ -58,10 +59,12 @@ class Orthoptimizer(Optimizer):
             "view": view,
             "side": side,
             "maximize": maximize,
+            "compile": compile,
             **options,
             **self._dissolve(base),
         }
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
+        self._block_steps: dict[int, BlockStep] = {}
         try:
             super().__init__(params, defaults)
         except Exception:
@@ -135,6 +138,7 @@ class Orthoptimizer(Optimizer):
         """Restore from a pickle or a copy, which hold the param groups and the state."""
         super().__setstate__(state)
         self.__dict__.setdefault("_repaired", {})
+        self.__dict__["_block_steps"] = {}
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -334,14 +338,27 @@ class Orthoptimizer(Optimizer):
     def _state_names(self, group: Mapping[str, Any]) -> list[str]:
         return ["step", "master", *self._kinds(group)]
 
+    def _block_step(self, group: dict[str, Any]) -> BlockStep:
+        """What steps the blocks of a group; kept where it holds compiled code."""
+        hyperparameters, kinds = self._hyperparameters(group), self._kinds(group)
+        kept = self._block_steps.get(id(group)) if group["compile"] else None
+        if kept is not None and kept.group is group and kept.kinds == kinds:
+            kept.hyperparameters = hyperparameters
+            return kept
+        step = BlockStep(self.update, group, hyperparameters, kinds, self.decomposes)
+        if group["compile"]:
+            self._block_steps[id(group)] = step
+        return step
+
     def _step_group(
         self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[Tensor]
     ) -> None:
         names = self._state_names(group)
         columns = {name: states[i :: len(names)] for i, name in enumerate(names)}
         steps = columns.pop("step")
-        step = BlockStep(self.update, group, self._hyperparameters(group), self._kinds(group), self.decomposes)
-        for bucket in make_buckets(params, group["view"], group["side"], list(columns.values())):
+        step = self._block_step(group)
+        states_of = list(columns.values())
+        for bucket in make_buckets(params, group["view"], group["side"], states_of, cut=not group["compile"]):
             lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
             for unit in bucket.units:
                 copies: list[tuple[list[Tensor], list[Tensor]]] = []

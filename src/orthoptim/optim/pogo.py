@@ -37,6 +37,7 @@ class POGO(Orthoptimizer):
             against the rest; ``"kernels"``, the k×k kernels of a convolution.
         side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
         maximize: ascend instead.
+        compile: compile the update of each kind of matrices with torch.compile.
 
     Example:
         >>> import torch
@@ -63,9 +64,18 @@ class POGO(Orthoptimizer):
         view: View = "matrix",
         side: Side = "auto",
         maximize: bool = False,
+        compile: bool = False,
     ) -> None:
         super().__init__(
-            params, lr, base, view=view, side=side, maximize=maximize, landing=landing, landing_steps=landing_steps
+            params,
+            lr,
+            base,
+            view=view,
+            side=side,
+            maximize=maximize,
+            compile=compile,
+            landing=landing,
+            landing_steps=landing_steps,
         )
 
     @staticmethod

@@ -29,6 +29,7 @@ class RGD(Orthoptimizer):
         view: see :class:`POGO`.
         side: see :class:`POGO`.
         maximize: ascend instead.
+        compile: see :class:`POGO`.
 
     Example:
         >>> import torch
@@ -52,9 +53,18 @@ class RGD(Orthoptimizer):
         view: View = "matrix",
         side: Side = "auto",
         maximize: bool = False,
+        compile: bool = False,
     ) -> None:
         super().__init__(
-            params, lr, base, view=view, side=side, maximize=maximize, metric=metric, retraction=retraction
+            params,
+            lr,
+            base,
+            view=view,
+            side=side,
+            maximize=maximize,
+            compile=compile,
+            metric=metric,
+            retraction=retraction,
         )
 
     @staticmethod

@@ -37,6 +37,7 @@ class RSDM(Orthoptimizer):
         view: see :class:`POGO`.
         side: see :class:`POGO`.
         maximize: ascend instead.
+        compile: see :class:`POGO`.
 
     Example:
         >>> x = torch.nn.Parameter(torch.eye(2, 4))
@@ -60,8 +61,20 @@ class RSDM(Orthoptimizer):
         view: View = "matrix",
         side: Side = "auto",
         maximize: bool = False,
+        compile: bool = False,
     ) -> None:
-        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, r=r, sampling=sampling, seed=seed)
+        super().__init__(
+            params,
+            lr,
+            base,
+            view=view,
+            side=side,
+            maximize=maximize,
+            compile=compile,
+            r=r,
+            sampling=sampling,
+            seed=seed,
+        )
 
     @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:

@@ -32,6 +32,7 @@ class SLPG(Orthoptimizer):
         view: see :class:`POGO`.
         side: see :class:`POGO`.
         maximize: ascend instead.
+        compile: see :class:`POGO`.
 
     Example:
         >>> x = torch.nn.Parameter(torch.eye(2, 3))
@@ -54,9 +55,10 @@ class SLPG(Orthoptimizer):
         view: View = "matrix",
         side: Side = "auto",
         maximize: bool = False,
+        compile: bool = False,
     ) -> None:
         options = {"barzilai_borwein": barzilai_borwein, "project_at_end": project_at_end}
-        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, **options)
+        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, compile=compile, **options)
 
     @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:

@@ -29,7 +29,6 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel import polynomial
-from orthoptim.stiefel.geometry import square_norm
 
 
 class Policy(NamedTuple):
@@ -89,24 +88,24 @@ def policy(name: str, steps: int = 2) -> Policy:
     raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")
 
 
-def clip_length(e: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None) -> Tensor:
-    """The s ≤ η, one value per matrix, for which ‖MMᴴ − XXᴴ‖_F ≤ τ²: s = min(η, τ/√‖E‖_F) where R is tangent.
+def clip_length(size: Tensor, eta: Tensor, policy: Policy, slope: Tensor | None = None) -> Tensor:
+    """The s ≤ η, one value per matrix, for which ‖MMᴴ − XXᴴ‖_F ≤ τ²: s = min(η, τ/√‖RRᴴ‖_F) where R is tangent.
 
     Args:
-        e: E = RRᴴ.
+        size: ‖RRᴴ‖_F.
         eta: η.
         policy: one that clips.
-        cross: RXᴴ + XRᴴ, where R is not tangent to its own precision. Then s²‖E‖ + s‖cross‖ ≤ τ², and the second
+        slope: ‖RXᴴ + XRᴴ‖_F, where R is not tangent to its own precision. Then s²·size + s·slope ≤ τ², and the second
             term takes at most a tenth of it.
     """
     assert policy.clip is not None
-    info = torch.finfo(e.dtype)
-    # Below this the entries of E may have been flushed to zero; what is then lost of s²E stays under the roundoff.
+    info = torch.finfo(size.dtype)
+    # Below this the entries of RRᴴ may have been flushed to zero; what is then lost of s²RRᴴ stays under the roundoff.
     floor = info.tiny / info.eps
-    size = square_norm(e).sqrt().clamp_min(floor)
-    if cross is None:
+    size = size.clamp_min(floor)
+    if slope is None:
         return torch.minimum(eta, policy.clip * size.rsqrt())
     limit = policy.clip**2
-    slope = square_norm(cross).sqrt().clamp_min(floor)
+    slope = slope.clamp_min(floor)
     root = 2 * limit / (slope + torch.sqrt(slope**2 + 4 * limit * size))
     return torch.minimum(eta, torch.minimum(root, limit / (10 * slope)))
