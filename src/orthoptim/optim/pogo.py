@@ -30,8 +30,9 @@ class POGO(Orthoptimizer):
         params: parameters, named parameters or param groups; every option below may also be set per group.
         lr: η. With :class:`VAdam` it is about the length of a step in the Frobenius norm; the paper uses 0.5.
         base: turns the gradient into the direction.
-        landing: ``"safe"``, ``"strict"`` (within 1.5e-6 for any gradients), ``"half"`` (the paper's λ = ½), ``"root"``
-            (the paper's quartic), ``"argmin"`` (the best λ) or ``"newton-schulz"`` (``landing_steps`` times λ = ½).
+        landing: ``"safe"``, ``"strict"`` (within 1.5e-6 and rounding, for any gradients), ``"half"`` (the paper's
+            λ = ½), ``"root"`` (the paper's quartic), ``"argmin"`` (the best λ) or ``"newton-schulz"``
+            (``landing_steps`` times λ = ½).
         landing_steps: the number of landings of ``"newton-schulz"``.
         view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"filters"``, the first dim
             against the rest; ``"kernels"``, the k×k kernels of a convolution.

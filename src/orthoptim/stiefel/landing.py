@@ -11,7 +11,7 @@ A policy is decisions made from p×p quantities alone:
 | name | clip | λ | distance ‖XXᴴ−I‖₂ |
 |---|---|---|---|
 | ``safe`` | 1 | ½ | ≤ ½ for any gradients, forever; ≤ ¾ξ⁴ while ξ = η‖G‖_F ≤ 1 |
-| ``strict`` | ½ | ½, three times | ≤ 1.5e-6 for any gradients, forever |
+| ``strict`` | ½ | ½, three times | ≤ 1.5e-6 and rounding for any gradients, forever |
 | ``half`` | – | ½ | ≤ ¾ξ⁴ while ξ ≤ √2; diverges past 2 |
 | ``root`` | – | the paper's root of P | the paper's |
 | ``argmin`` | – | minimises P | least of all single landings |
