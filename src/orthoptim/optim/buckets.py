@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel import block_size
+from orthoptim.stiefel.plan import TINY, block_size
 from orthoptim.views import compute_dtype, matrix_shape
 
 
@@ -94,7 +94,7 @@ def make_buckets(
         view: how they are seen.
         side: which side is orthonormal.
         states: further tensors of each parameter that are to be written in parts where the parameter is.
-        cut: whether to cut at all; a compiler does its own blocking, and would compile for each size of block.
+        cut: whether to cut buckets of tiny matrices too: a compiler fuses their step into one pass over memory.
     """
     kinds: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
     for index, param in enumerate(params):
@@ -106,7 +106,7 @@ def make_buckets(
         key = (p, n, dtype, device)
         bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, 0, []))
         rows, columns = (n, p) if transposed else (p, n)
-        size = block_size(p, n, compute.itemsize) if cut else sys.maxsize
+        size = block_size(p, n, compute.itemsize) if cut or n > TINY else sys.maxsize
         # what is not contiguous cannot be written in parts
         whole = batch.numel() <= size or not all(
             tensors[i].is_contiguous() for tensors in (params, *states) for i in members
