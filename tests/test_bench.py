@@ -36,6 +36,14 @@ def test_a_table_and_json(small, tmp_path):
     assert "orthoptim safe" in result.output
 
 
+def test_a_contender_that_cannot_take_the_workload_is_left_out(small, monkeypatch):
+    monkeypatch.setitem(workloads.WORKLOADS, "W1", SMALL._replace(dtype=torch.complex64))
+    result = run("--workload", "W1", "--seconds", "0.01", "--threads", "1", "--only", "orthoptim safe,fused")
+    assert result.exit_code == 0, result.output
+    assert "W1: torch Adam, fused is left out" in result.output
+    assert "│ orthoptim safe" in result.output
+
+
 def test_missing_peers_are_named(small, monkeypatch):
     monkeypatch.setattr(contenders, "PEERS", {"geoopt": "no_such_module", "pogo-torch": "no_such_module"})
     result = run("--workload", "W1", "--seconds", "0.01", "--threads", "1", "--only", "orthoptim,geoopt")

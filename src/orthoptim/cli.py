@@ -57,7 +57,7 @@ def bench(
         console.print(f"[yellow]{peer} is not installed and left out[/]")
     figures: dict[str, Any] = {"torch": torch.__version__, "threads": threads, "device": device, "base": base}
     for name in names:
-        timings = _measure_workload(name, base, only, seconds, device)
+        timings = _measure_workload(name, base, only, seconds, device, console)
         figures[name] = {contender: timing._asdict() for contender, timing in timings.items()}
         console.print(_table(name, timings))
     if growth:
@@ -68,13 +68,22 @@ def bench(
         json_file.write_text(json.dumps(figures, indent=1))
 
 
-def _measure_workload(name: str, base: str, only: str | None, seconds: float, device: str) -> dict[str, Timing]:
+def _measure_workload(
+    name: str, base: str, only: str | None, seconds: float, device: str, console: Console
+) -> dict[str, Timing]:
     wanted = only.split(",") if only else [""]
-    steps = {
-        contender: make(WORKLOADS[name].parameters(device))
-        for contender, make in who.contenders(base).items()
-        if any(part in contender for part in wanted)
-    }
+    steps = {}
+    for contender, make in who.contenders(base).items():
+        if not any(part in contender for part in wanted):
+            continue
+        try:
+            step = make(WORKLOADS[name].parameters(device))
+            step()
+        except (RuntimeError, NotImplementedError) as error:  # fused Adam, for one, takes no complex parameters
+            reason = str(error).splitlines()[0]
+            console.print(f"[yellow]{name}: {contender} is left out, as it cannot do this:[/] {reason}")
+            continue
+        steps[contender] = step
     if not steps:
         _fail(f"no contender matches {only!r}; there are {', '.join(who.contenders(base))}")
     return measure(steps, seconds=seconds, device=device)
