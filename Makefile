@@ -18,7 +18,7 @@ soak: install
 
 # Against the peers; ratios, measured in one process.
 bench: install
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[peers]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
 	$(BIN)/orthoptim bench --growth
 
 lint: install

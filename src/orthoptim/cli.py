@@ -39,7 +39,7 @@ def bench(
     """Step time and memory of POGO against its peers, as ratios measured in one process.
 
     Contenders take turns, so that noise hits all alike; minima and medians are given. Peers that are not installed are
-    named and left out (pip install 'orthoptim[peers]').
+    named and left out; the extra "peers" installs them.
     """
     names = workload or list(WORKLOADS)
     for name in names:

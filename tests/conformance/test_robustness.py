@@ -177,6 +177,7 @@ def test_a_result_that_is_not_finite_is_not_written():
 def test_barzilai_borwein_needs_no_lr_in_a_group_either():
     opt = oo.POGO([{"params": [point(4, 6)], "base": oo.BB()}])
     assert opt.param_groups[0]["lr"] == 1.0
+    assert oo.POGO([{"params": [point(4, 6)], "base": oo.BB(), "lr": None}]).param_groups[0]["lr"] == 1.0
     model = torch.nn.Linear(3, 3)
     oo.orthogonalize_(model, {"weight": "matrix"})
     assert oo.POGO(oo.param_groups(model, {"weight": "matrix"}, base=oo.BB())).param_groups[0]["lr"] == 1.0

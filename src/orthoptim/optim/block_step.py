@@ -1,4 +1,4 @@
-"""The step of one block: gather, direction, update, and what is to be written. Nothing is written here."""
+"""The step of one block: gather, direction, update, and what is to be copied where, for the caller to do at once."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ class BlockStep:
         self.base = Base.named(group["base"])
         self.hyperparameters = hyperparameters
         self.kinds = kinds
+        self.per_matrix = {name for name, kind in kinds.items() if kind in ("matrices", "counters")}
         self.decomposes = decomposes
 
     def __call__(
@@ -77,15 +78,14 @@ class BlockStep:
         if half:
             copies.append((block.targets(held["master"]), block.scatter(new_x)))
         for name, value in new_state.items():
-            if self.kinds[name] in ("matrices", "counters"):
+            if name in self.per_matrix:
                 copies.append((block.scalar_targets(held[name]), block.scatter_scalars(value)))
             else:
                 copies.append((block.targets(held[name]), block.scatter(value)))
         return copies
 
     def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
-        scalars = self.kinds[name] in ("matrices", "counters")
-        return block.gather_scalars(tensors) if scalars else block.gather(tensors)
+        return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors)
 
     def _compile(self, x: Tensor) -> Callable[..., tuple[Tensor, State]]:
         """``advance`` compiled for the shape of X: one graph each, with lr as an input."""

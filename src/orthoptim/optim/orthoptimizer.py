@@ -238,7 +238,7 @@ class Orthoptimizer(Optimizer):
             )
             for index, group in enumerate(self.param_groups)
             if group["algorithm"] == self.algorithm
-            for bucket in make_buckets(group["params"], group["view"], group["side"])
+            for bucket in make_buckets(group["params"], group["view"], group["side"], cut=not group["compile"])
         ]
 
     # Inside
@@ -253,6 +253,8 @@ class Orthoptimizer(Optimizer):
             others = set(self._base_keys(Base.named(self.defaults["base"])).values())
             common = {key: value for key, value in self.defaults.items() if key not in others}
             defaults = {**common, **self._dissolve(base)}
+        if group.get("lr") is None:
+            group.pop("lr", None)
         lr = group.get("lr", defaults["lr"])
         if lr is None:
             lr = Base.named(defaults["base"]).default_lr
