@@ -3,12 +3,13 @@
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import metrics
 from torch.optim import lr_scheduler
 
 import orthoptim as oo
 from orthoptim import stiefel
+from orthoptim.bench.measure import extra_bytes
 from orthoptim.optim import compiling
-from orthoptim.stiefel import steps as forms
 from tests.conformance.methods import clones, point, set_gradients, steps
 
 
@@ -81,17 +82,67 @@ def test_what_the_update_raises_is_raised(monkeypatch):
     assert torch.equal(param, before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("landing", stiefel.POLICIES)
-@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 3), (3, 3), (4, 4)])
-def test_the_unrolled_form_is_the_tiny_one(shape, landing, dtype):
-    x = point(5, *shape, dtype=dtype).detach()
-    g = 3 * torch.randn(5, *shape, dtype=dtype)
-    size = stiefel.max_entry(g)
-    leap = forms.Leap(x, g, 0.4 * size, (1 / size)[:, None, None])
-    policy = stiefel.policy(landing)
-    one, two = forms.tiny(leap, policy), forms._unrolled(leap, policy)
-    torch.testing.assert_close(one.x, two.x, rtol=0, atol=1e-13)
-    assert (one.clipped is None) == (two.clipped is None)
-    if one.clipped is not None:
-        assert torch.equal(one.clipped, two.clipped)
+@pytest.mark.parametrize("shape", [(1, 3), (2, 3), (3, 3), (4, 4)])
+def test_the_unrolled_form_is_the_tiny_one(shape, landing, normalized):
+    x = point(5, *shape, dtype=torch.float64).detach()
+    g = 3 * torch.randn(5, *shape, dtype=torch.float64)
+    lr, policy = torch.tensor(0.4, dtype=torch.float64), stiefel.policy(landing)
+    step = stiefel.pogo_step(x, g, lr, policy, "tiny", normalized)
+    new, clipped = stiefel.unrolled(_entries(x), _entries(g), lr, policy, normalized)
+    torch.testing.assert_close(torch.stack([torch.cat(row, 1) for row in new], 1), step.x, rtol=0, atol=1e-13)
+    assert (clipped is None) == (step.clipped is None)
+    if clipped is not None:
+        assert torch.equal(clipped[:, 0], step.clipped)
+
+
+@pytest.mark.parametrize("base", [oo.VAdam(), oo.SGD(momentum=0.9, dampening=0.1), oo.Adam(), oo.SGD()])
+@pytest.mark.parametrize("layout", ["rows", "columns", "channels_last", "bfloat16", "many"])
+def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monkeypatch):
+    """Also where a gradient is not finite: that matrix keeps its value and its state."""
+    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
+    params = _tiny_parameters(layout)
+    others = clones(params)
+    options = {"view": "kernels"} if params[0].ndim == 4 else {}
+    opt, eager = oo.POGO(params, 0.1, base, compile=True, **options), oo.POGO(others, 0.1, base, **options)
+    for t in range(4):
+        for optimizer, mine in ((opt, params), (eager, others)):
+            set_gradients(mine, t)
+            if t == 2:
+                mine[0].grad.view(-1)[0] = torch.nan if mine[0].is_contiguous() else 0
+            optimizer.step()
+    for one, two in zip(params, others, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-2 if layout == "bfloat16" else 2e-6)
+        for name, value in eager.state[two].items():
+            torch.testing.assert_close(opt.state[one][name], value, rtol=1e-4, atol=1e-5)
+        assert one._version > 0
+
+
+def _tiny_parameters(layout):
+    if layout == "columns":
+        return [point(7, 2, 4).detach().mT.contiguous().requires_grad_()]
+    if layout == "channels_last":
+        weight = point(5, 6, 3, 3).detach().to(memory_format=torch.channels_last)
+        return [weight.requires_grad_()]
+    if layout == "bfloat16":
+        return [point(9, 3, 3).detach().bfloat16().requires_grad_()]
+    return [point(3, 3, seed=k) for k in range(4)] if layout == "many" else [point(8, 3, 3), point(11, 3, 3, seed=1)]
+
+
+def test_the_fused_step_is_one_graph_for_batches_of_any_size_and_one_loop():
+    """And it writes in place: nothing of the size of the parameters is allocated."""
+    params = [point(k, 3, 3, seed=k) for k in (40, 64, 100)]
+    opt = oo.POGO(params, 0.1, compile=True)
+    torch._dynamo.reset()
+    counters.clear()
+    metrics.reset()
+    with torch._inductor.config.patch(force_disable_caches=True):
+        steps(opt, params, 2)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert metrics.generated_kernel_count == 1
+    assert extra_bytes(opt.step) < params[0].nbytes
+
+
+def _entries(x):
+    return [row.split(1, 1) for row in x.unbind(1)]

@@ -30,6 +30,7 @@ class Adam(Base):
     """
 
     name = "adam"
+    entrywise = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
         check_betas(betas)
@@ -42,7 +43,9 @@ class Adam(Base):
         return {"exp_avg": "entries", "exp_avg_sq": "moduli"}
 
     @staticmethod
-    def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+    def direction(
+        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
+    ) -> tuple[Tensor, State]:
         """See :meth:`Base.direction`."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
         exp_avg = lerp(state["exp_avg"], grad, 1 - beta1)

@@ -26,6 +26,7 @@ class Base(ABC):
         name: how param groups refer to it.
         names: of its hyperparameters, the arguments of ``__init__``.
         normalized: whether the norm of its direction is of order one for any gradient.
+        entrywise: whether the direction of an entry depends on the other entries through :meth:`statistic` alone.
         default_lr: the learning rate to take when none is given; None: there must be one.
         hyperparameters: plain values, by the names torch.optim uses.
     """
@@ -34,6 +35,7 @@ class Base(ABC):
     names: ClassVar[tuple[str, ...]]
     default_lr: ClassVar[float | None] = None
     normalized: ClassVar[bool] = False
+    entrywise: ClassVar[bool] = False
     _registry: ClassVar[dict[str, type["Base"]]] = {}
 
     def __init__(self, **hyperparameters: Any) -> None:
@@ -71,13 +73,21 @@ class Base(ABC):
         """The state it keeps, by name. All of it starts at zero."""
 
     @staticmethod
+    def statistic(grad: Tensor) -> Tensor | None:
+        """What the direction needs to know of the whole gradient: a sum over its entries, one value per matrix."""
+        return None
+
+    @staticmethod
     @abstractmethod
-    def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+    def direction(
+        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
+    ) -> tuple[Tensor, State]:
         """The direction G, to be descended, and the new state; changes none of its arguments.
 
         Args:
             x: the matrices, of shape (B, p, n).
             grad: their gradient.
+            statistic: what :meth:`statistic` makes of it.
             state: the buffers, of shape (B, p, n), or (B,) for kinds ``"matrices"`` and ``"counters"``.
             t: for each matrix, the number of this step, from 1; shape (B,), real.
             **hyperparameters: those of the instance, as they stand in the param group.

@@ -44,7 +44,9 @@ class BB(Base):
         return {"last_point": "entries", "last_relative_gradient": "entries", "step_length": "matrices"}
 
     @staticmethod
-    def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+    def direction(
+        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
+    ) -> tuple[Tensor, State]:
         """See :meth:`Base.direction`."""
         r = relative_gradient(x, grad)
         eta = step_length(x, r, state["last_point"], state["last_relative_gradient"], state["step_length"], t)

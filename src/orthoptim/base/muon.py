@@ -46,7 +46,9 @@ class Muon(Base):
         return {"momentum_buffer": "entries"}
 
     @staticmethod
-    def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+    def direction(
+        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
+    ) -> tuple[Tensor, State]:
         """See :meth:`Base.direction`."""
         momentum = hyperparameters["momentum"]
         buffer = lerp(state["momentum_buffer"], grad, 1 - momentum)

@@ -26,6 +26,7 @@ class SGD(Base):
     """
 
     name = "sgd"
+    entrywise = True
 
     def __init__(self, momentum: float = 0, dampening: float = 0, nesterov: bool = False) -> None:
         check_nonnegative(momentum=momentum)
@@ -39,7 +40,9 @@ class SGD(Base):
         return {"momentum_buffer": "entries"} if hyperparameters["momentum"] != 0 else {}
 
     @staticmethod
-    def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+    def direction(
+        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
+    ) -> tuple[Tensor, State]:
         """See :meth:`Base.direction`."""
         momentum, dampening = hyperparameters["momentum"], hyperparameters["dampening"]
         if momentum == 0:

@@ -29,6 +29,7 @@ class VAdam(Base):
     """
 
     name = "vadam"
+    entrywise = True
     normalized = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
@@ -42,11 +43,19 @@ class VAdam(Base):
         return {"exp_avg": "entries", "exp_avg_sq": "matrices"}
 
     @staticmethod
-    def direction(x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+    def statistic(grad: Tensor) -> Tensor:
+        """‖grad‖_F²."""
+        return square_norm(grad)
+
+    @staticmethod
+    def direction(
+        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
+    ) -> tuple[Tensor, State]:
         """See :meth:`Base.direction`."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
         exp_avg = lerp(state["exp_avg"], grad, 1 - beta1)
-        square = square_norm(grad)
+        square = statistic
+        assert square is not None
         # a square that overflows must not stay infinite: the matrix would never move again
         exp_avg_sq = state["exp_avg_sq"].lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
         root = exp_avg_sq.sqrt()[..., None, None] / bias_correction(beta2, t).sqrt()

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from orthoptim.base import Base, Kind, State
 from orthoptim.optim.buckets import Block
-from orthoptim.optim.compiling import compiled
+from orthoptim.optim.compiling import Compiled
+from orthoptim.optim.fused import FusedStep, UpdateEntries, fuses
 
 
 class Update(NamedTuple):
@@ -34,6 +35,7 @@ class BlockStep:
         hyperparameters: those of the base optimizer.
         kinds: what the state holds, by name.
         decomposes: whether ``update`` may raise on what is not finite.
+        update_entries: that of the method, if it has one.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class BlockStep:
         hyperparameters: Mapping[str, Any],
         kinds: Mapping[str, Kind],
         decomposes: bool,
+        update_entries: UpdateEntries | None = None,
     ) -> None:
-        self._compiled: dict[tuple[torch.Size, torch.dtype, torch.device], Callable[..., tuple[Tensor, State]]] = {}
+        self._compiled: dict[tuple[torch.Size, torch.dtype, torch.device], Compiled[tuple[Tensor, State]]] = {}
+        self._fused: dict[tuple[int, int, torch.dtype, torch.device], FusedStep] = {}
         self.update = update
         self.group = group
         self.base = Base.named(group["base"])
@@ -52,6 +56,7 @@ class BlockStep:
         self.kinds = kinds
         self.per_matrix = {name for name, kind in kinds.items() if kind in ("matrices", "counters")}
         self.decomposes = decomposes
+        self.update_entries = update_entries
 
     def __call__(
         self,
@@ -65,14 +70,13 @@ class BlockStep:
         """Targets and sources of the copies that complete the step of this block."""
         mine = block.pick(params)
         held = {name: block.pick(column) for name, column in columns.items()}
-        x = block.gather(mine)
+        x = block.gather(mine).detach()
         if half:
             x = _newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
         grad = block.gather(block.pick(grads)).to(x.dtype)
 
-        advance = self._compile(x) if self.group["compile"] else self.advance
-        new_x, new_state = advance(x, grad, state, lr)
+        new_x, new_state = self._advance(x, grad, state, lr)
 
         copies = [(block.targets(mine), block.scatter(new_x))]
         if half:
@@ -82,24 +86,36 @@ class BlockStep:
                 copies.append((block.scalar_targets(held[name]), block.scatter_scalars(value)))
             else:
                 copies.append((block.targets(held[name]), block.scatter(value)))
-        return copies
+        return copies if new_x is not x else [pair for pair in copies if not _same_memory(*pair)]
 
     def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
         return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors)
 
-    def _compile(self, x: Tensor) -> Callable[..., tuple[Tensor, State]]:
-        """``advance`` compiled for the shape of X: one graph each, with lr as an input."""
+    def _advance(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+        """``advance``, compiled if asked for; tiny matrices then change in place."""
+        if not self.group["compile"]:
+            return self.advance(x, grad, state, lr)
+
+        def plain() -> tuple[Tensor, State]:
+            return self.advance(x, grad, state, lr)
+
+        p, n = x.shape[1:]
+        if self.update_entries is not None and fuses(p, n, x.dtype, self.group):
+            kind = (p, n, x.dtype, x.device)
+            if kind not in self._fused:
+                self._fused[kind] = FusedStep(self.update_entries, self.group, self.kinds)
+            return self._fused[kind](x, grad, state, lr, self.hyperparameters, plain)
         key = (x.shape, x.dtype, x.device)
         if key not in self._compiled:
-            self._compiled[key] = compiled(self.advance)
-        return self._compiled[key]
+            self._compiled[key] = Compiled(self.advance, dynamic=False)
+        return self._compiled[key](x, grad, state, lr, otherwise=plain)
 
     def advance(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
         """New matrices and new state of one block; pure."""
         taken = state["taken"] + 1
         t = taken.to(lr.dtype)
         ascent = -grad if self.group["maximize"] else grad
-        g, new_state = self.base.direction(x, ascent, state, t, **self.hyperparameters)
+        g, new_state = self.base.direction(x, ascent, self.base.statistic(ascent), state, t, **self.hyperparameters)
         # a sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together)
         finite = torch.isfinite(grad.sum((-2, -1)))
         if g is not grad:
@@ -127,6 +143,11 @@ def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
     lazy = [t.is_complex() and t.is_conj() for t in targets]
     sources = [s.conj().resolve_conj() if c else s for s, c in zip(sources, lazy, strict=True)]
     torch._foreach_copy_([t.conj() if c else t for t, c in zip(targets, lazy, strict=True)], sources)
+
+
+def _same_memory(targets: list[Tensor], sources: list[Tensor]) -> bool:
+    """Whether the one tensor there is has been changed in place."""
+    return len(targets) == 1 and targets[0].data_ptr() == sources[0].data_ptr()
 
 
 def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:

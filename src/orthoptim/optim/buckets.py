@@ -4,7 +4,6 @@ A bucket is worked on in blocks that fit the cache. A block is several small par
 batch, or a whole parameter, or a part of a large one; the parts of one parameter form a unit, which is written at once.
 """
 
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -106,10 +105,10 @@ def make_buckets(
         key = (p, n, dtype, device)
         bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, 0, []))
         rows, columns = (n, p) if transposed else (p, n)
-        size = block_size(p, n, compute.itemsize) if cut or n > TINY else sys.maxsize
+        size = block_size(p, n, compute.itemsize)
         # what is not contiguous cannot be written in parts
-        whole = batch.numel() <= size or not all(
-            tensors[i].is_contiguous() for tensors in (params, *states) for i in members
+        whole = batch.numel() <= size or not (
+            (cut or n > TINY) and all(tensors[i].is_contiguous() for tensors in (params, *states) for i in members)
         )
         units = _cut(Block(members, shape, batch, rows, columns, transposed), size, whole)
         matrices = bucket.matrices + len(members) * batch.numel()

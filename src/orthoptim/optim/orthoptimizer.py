@@ -13,6 +13,7 @@ from orthoptim.base import Base, Kind, State
 from orthoptim.optim import checks, ordinary
 from orthoptim.optim.block_step import BlockStep, Update, copy_all_
 from orthoptim.optim.buckets import make_buckets
+from orthoptim.optim.fused import Entries
 from orthoptim.optim.resume import check_saved, restore_state
 from orthoptim.optim.telemetry import Drift, Plan
 from orthoptim.views import Side, View, compute_dtype, distance, full_precision, matrix_shape, real_dtype
@@ -36,6 +37,7 @@ class Orthoptimizer(Optimizer):
 
     algorithm: ClassVar[str]
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
+    unrolls: ClassVar[bool] = False  # whether there is an update_entries
     _names: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -88,6 +90,11 @@ class Orthoptimizer(Optimizer):
             t: for each matrix, the number of this step, from 1.
             group: the options.
         """
+
+    @staticmethod
+    def update_entries(x: Entries, g: Entries, lr: Tensor, group: Mapping[str, Any]) -> tuple[Entries, Tensor | None]:
+        """``update`` of tiny real matrices for a compiler, where ``unrolls``: new entries, and which were clipped."""
+        raise NotImplementedError
 
     @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
@@ -347,7 +354,8 @@ class Orthoptimizer(Optimizer):
         if kept is not None and kept.group is group and kept.kinds == kinds:
             kept.hyperparameters = hyperparameters
             return kept
-        step = BlockStep(self.update, group, hyperparameters, kinds, self.decomposes)
+        update_entries = self.update_entries if self.unrolls else None
+        step = BlockStep(self.update, group, hyperparameters, kinds, self.decomposes, update_entries)
         if group["compile"]:
             self._block_steps[id(group)] = step
         return step

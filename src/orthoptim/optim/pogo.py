@@ -8,6 +8,7 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import Base, State, VAdam
 from orthoptim.optim.block_step import Update
+from orthoptim.optim.fused import Entries
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.views import Side, View
 
@@ -53,6 +54,7 @@ class POGO(Orthoptimizer):
     """
 
     algorithm = "pogo"
+    unrolls = True
 
     def __init__(
         self,
@@ -85,6 +87,12 @@ class POGO(Orthoptimizer):
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         step = stiefel.pogo_step(x, g, lr, policy, normalized=Base.named(group["base"]).normalized)
         return Update(step.x, clipped=step.clipped)
+
+    @staticmethod
+    def update_entries(x: Entries, g: Entries, lr: Tensor, group: Mapping[str, Any]) -> tuple[Entries, Tensor | None]:
+        """See :meth:`Orthoptimizer.update_entries`."""
+        policy = stiefel.policy(group["landing"], group["landing_steps"])
+        return stiefel.unrolled(x, g, lr, policy, Base.named(group["base"]).normalized)
 
     @classmethod
     def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:

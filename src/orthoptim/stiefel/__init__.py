@@ -19,6 +19,7 @@ from orthoptim.stiefel.plan import block_size, choose, cost
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_where, tangent
 from orthoptim.stiefel.steps import FORMS, Step, pogo_step
+from orthoptim.stiefel.unrolled import unrolled
 
 __all__ = [
     "FORMS",
@@ -51,4 +52,5 @@ __all__ = [
     "subtract_identity",
     "sym",
     "tangent",
+    "unrolled",
 ]

@@ -145,8 +145,6 @@ def tiny(leap: Leap, policy: Policy) -> Step:
 
     Buffers are written again as soon as they are free: fresh memory costs more than the arithmetic.
     """
-    if torch.compiler.is_compiling():
-        return _unrolled(leap, policy)
     x, g = _batch_last(leap.x), _batch_last(leap.g)
     scale = leap.scale[:, 0, 0] if isinstance(leap.scale, Tensor) else leap.scale
     s = _product(_adjoint(x), g)
@@ -160,54 +158,6 @@ def tiny(leap: Leap, policy: Policy) -> Step:
     m = r.mul_(-length).add_(x)
     q = policy.correction(c.permute(2, 0, 1)).permute(1, 2, 0)
     return Step(_batch_first(_product(q, m, out=x).add_(m)), clipped)
-
-
-def _unrolled(leap: Leap, policy: Policy) -> Step:
-    """``tiny`` for a compiler: one expression per entry, to be fused into a single loop over the batch."""
-    p, n = leap.x.shape[1:]
-    x, g = ([[a[:, i, j] for j in range(n)] for i in range(p)] for a in (leap.x, leap.g))
-    half = 0.5 * (leap.scale[:, 0, 0] if isinstance(leap.scale, Tensor) else leap.scale)
-
-    def dot(a: list[Tensor], b: list[Tensor]) -> Tensor:
-        total = a[0] * b[0]
-        for u, v in zip(a[1:], b[1:], strict=True):
-            total = total + u * v
-        return total
-
-    def column(a: list[list[Tensor]], j: int) -> list[Tensor]:
-        return [row[j] for row in a]
-
-    def conj(a: list[Tensor]) -> list[Tensor]:
-        return [entry.conj() if entry.is_complex() else entry for entry in a]
-
-    def hermitian(upper: Callable[[int, int], Tensor], size: int, sign: int) -> list[list[Tensor]]:
-        entries = {(i, j): upper(i, j) for i in range(size) for j in range(i, size)}
-        mirrored = {(j, i): sign * conj([entry])[0] for (i, j), entry in entries.items() if i != j}
-        table = {**mirrored, **entries}
-        return [[table[i, j] for j in range(size)] for i in range(size)]
-
-    def skew(i: int, j: int) -> Tensor:
-        return half * (dot(conj(column(x, i)), column(g, j)) - dot(conj(column(g, i)), column(x, j)))
-
-    s = hermitian(skew, n, -1)
-    r = [[dot(x[i], column(s, j)) for j in range(n)] for i in range(p)]
-    a = hermitian(lambda i, j: dot(x[i], conj(x[j])), p, 1)
-    e = hermitian(lambda i, j: dot(r[i], conj(r[j])), p, 1)
-    length, clipped = leap.eta, None
-    if policy.clip is not None:
-        flat = [entry for row in e for entry in row]
-        square = dot(flat, conj(flat))
-        length = clip_length((square.real if square.is_complex() else square).sqrt(), leap.eta, policy)
-        clipped = length < leap.eta
-    m = [[x[i][j] - length * r[i][j] for j in range(n)] for i in range(p)]
-    c = [[a[i][j] + length**2 * e[i][j] - (1.0 if i == j else 0.0) for j in range(p)] for i in range(p)]
-    if policy.half:
-        q = [[-0.5 * entry for entry in row] for row in c]
-    else:
-        corrected = policy.correction(torch.stack([entry for row in c for entry in row], 1).reshape(-1, p, p))
-        q = [[corrected[:, i, j] for j in range(p)] for i in range(p)]
-    new = [m[i][j] + dot(q[i], column(m, j)) for i in range(p) for j in range(n)]
-    return Step(torch.stack(new, 1).reshape(-1, p, n), clipped)
 
 
 FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram, "tiny": tiny}
