@@ -35,7 +35,7 @@ def directions(base, gradients):
     for t, grad in enumerate(gradients, 1):
         steps = torch.full((len(x),), t, dtype=x.real.dtype)
         g, state = base.direction(x, grad, base.statistic(grad), state, steps, **base.hyperparameters)
-        results.append(g)
+        results.append(g.whole())
         states.append(state)
     return torch.stack(results), states
 

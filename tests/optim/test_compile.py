@@ -89,7 +89,7 @@ def test_the_unrolled_form_is_the_tiny_one(shape, landing, normalized):
     x = point(5, *shape, dtype=torch.float64).detach()
     g = 3 * torch.randn(5, *shape, dtype=torch.float64)
     lr, policy = torch.tensor(0.4, dtype=torch.float64), stiefel.policy(landing)
-    step = stiefel.pogo_step(x, g, lr, policy, "tiny", normalized)
+    step = stiefel.pogo_step(x, g, lr, policy, "tiny", normalized=normalized)
     new, clipped = stiefel.unrolled(_entries(x), _entries(g), lr, policy, normalized)
     torch.testing.assert_close(torch.stack([torch.cat(row, 1) for row in new], 1), step.x, rtol=0, atol=1e-13)
     assert (clipped is None) == (step.clipped is None)

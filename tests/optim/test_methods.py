@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import orthoptim as oo
 from orthoptim import stiefel
+from orthoptim.base import Direction
 from orthoptim.stiefel import draws
 from tests.conformance.methods import point, set_gradients
 from tests.optim import oracles
@@ -122,7 +123,9 @@ def test_landing_never_leaves_the_safe_region(dtype, p, extra, start, scale, lr,
     generator = torch.Generator().manual_seed(seed)
     for _ in range(20):
         g = 10**scale * torch.randn(x.shape, dtype=dtype, generator=generator)
-        x = oo.Landing.update(x, g, torch.tensor(lr, dtype=torch.float64), {}, None, {"lam": 1.0, "eps": 0.5}).x
+        x = oo.Landing.update(
+            x, Direction(g), torch.tensor(lr, dtype=torch.float64), {}, None, {"lam": 1.0, "eps": 0.5}
+        ).x
         assert stiefel.distance(x).max() <= 0.5 + 1e-12
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Kind, State, bias_correction, check_betas, check_nonnegative
+from orthoptim.base.base import Base, Direction, Kind, State, bias_correction, check_betas, check_nonnegative
 from orthoptim.stiefel import lerp
 
 
@@ -45,12 +45,13 @@ class Adam(Base):
     @staticmethod
     def direction(
         x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Direction, State]:
         """See :meth:`Base.direction`."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
         exp_avg = lerp(state["exp_avg"], grad, 1 - beta1)
         square = (grad * grad.conj()).real
         exp_avg_sq = state["exp_avg_sq"].lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
-        root = exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()
-        g = exp_avg / (bias_correction(beta1, t) * (root + eps)).clamp_min(torch.finfo(root.dtype).tiny)
-        return g, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+        correction1, correction2 = (bias_correction(beta, t)[..., None, None] for beta in (beta1, beta2))
+        root = exp_avg_sq.sqrt() / correction2.sqrt()
+        g = exp_avg / (correction1 * (root + eps)).clamp_min(torch.finfo(root.dtype).tiny)
+        return Direction(g), {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}

@@ -4,7 +4,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,20 @@ Kind = Literal["entries", "moduli", "matrices", "counters"]
 """What a state tensor holds: a value of each entry, a real one of each entry, a real one or an int64 of each matrix."""
 
 State = dict[str, Tensor]
+
+
+class Direction(NamedTuple):
+    """The direction G, to be descended: matrices (B, p, n), times a factor (B,) of each where it is not ``None``.
+
+    A factor apart costs no pass over memory: it can be multiplied into smaller things.
+    """
+
+    matrices: Tensor
+    scale: Tensor | None = None
+
+    def whole(self) -> Tensor:
+        """G itself."""
+        return self.matrices if self.scale is None else self.matrices * self.scale[..., None, None]
 
 
 class Base(ABC):
@@ -81,8 +95,10 @@ class Base(ABC):
     @abstractmethod
     def direction(
         x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Direction, State]:
         """The direction G, to be descended, and the new state; changes none of its arguments.
+
+        Where the gradient of a matrix is not finite, G is not finite either: that is how such a step is found.
 
         Args:
             x: the matrices, of shape (B, p, n).
@@ -95,11 +111,11 @@ class Base(ABC):
 
 
 def bias_correction(beta: float, t: Tensor) -> Tensor:
-    """1 − βᵗ per matrix, shape (B, 1, 1).
+    """1 − βᵗ per matrix.
 
     By expm1: at t = 1 and β = 0.999 the plain formula loses four of float32's seven digits.
     """
-    return -torch.expm1(t * (math.log(beta) if beta > 0 else -math.inf))[..., None, None]
+    return -torch.expm1(t * (math.log(beta) if beta > 0 else -math.inf))
 
 
 def check_betas(betas: tuple[float, float]) -> None:

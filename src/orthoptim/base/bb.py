@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Kind, State
+from orthoptim.base.base import Base, Direction, Kind, State
 from orthoptim.stiefel import inner, relative_gradient
 
 # The first leap, ‖ηR‖_F = √p/10, has nothing to go by: a tenth of a radian for each row.
@@ -46,11 +46,11 @@ class BB(Base):
     @staticmethod
     def direction(
         x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Direction, State]:
         """See :meth:`Base.direction`."""
         r = relative_gradient(x, grad)
         eta = step_length(x, r, state["last_point"], state["last_relative_gradient"], state["step_length"], t)
-        return eta[..., None, None] * grad, {"last_point": x, "last_relative_gradient": r, "step_length": eta}
+        return Direction(grad, eta), {"last_point": x, "last_relative_gradient": r, "step_length": eta}
 
 
 def step_length(x: Tensor, r: Tensor, last_x: Tensor, last_r: Tensor, last_eta: Tensor, t: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Kind, State, check_nonnegative
+from orthoptim.base.base import Base, Direction, Kind, State, check_nonnegative
 from orthoptim.stiefel import lerp, max_entry
 
 # The quintic of torch.optim.Muon: it drives every singular value to about [0.7, 1.2] in five steps.
@@ -48,12 +48,12 @@ class Muon(Base):
     @staticmethod
     def direction(
         x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Direction, State]:
         """See :meth:`Base.direction`."""
         momentum = hyperparameters["momentum"]
         buffer = lerp(state["momentum_buffer"], grad, 1 - momentum)
         g = lerp(grad, buffer, momentum) if hyperparameters["nesterov"] else buffer
-        return _approximate_polar(g, hyperparameters["steps"]), {"momentum_buffer": buffer}
+        return Direction(_approximate_polar(g, hyperparameters["steps"])), {"momentum_buffer": buffer}
 
 
 def _approximate_polar(g: Tensor, steps: int) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Kind, State, check_nonnegative
+from orthoptim.base.base import Base, Direction, Kind, State, check_nonnegative
 
 
 class SGD(Base):
@@ -42,13 +42,13 @@ class SGD(Base):
     @staticmethod
     def direction(
         x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Direction, State]:
         """See :meth:`Base.direction`."""
         momentum, dampening = hyperparameters["momentum"], hyperparameters["dampening"]
         if momentum == 0:
-            return grad, {}
+            return Direction(grad), {}
         buffer = state["momentum_buffer"].mul(momentum).add_(grad, alpha=1 - dampening)
         if dampening != 0:  # else the zero buffer makes the first one the gradient by itself
             buffer = torch.where(t[..., None, None] == 1, grad, buffer)
         g = grad.add(buffer, alpha=momentum) if hyperparameters["nesterov"] else buffer
-        return g, {"momentum_buffer": buffer}
+        return Direction(g), {"momentum_buffer": buffer}

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Kind, State, bias_correction, check_betas, check_nonnegative
+from orthoptim.base.base import Base, Direction, Kind, State, bias_correction, check_betas, check_nonnegative
 from orthoptim.stiefel import lerp, square_norm
 
 
@@ -50,14 +50,13 @@ class VAdam(Base):
     @staticmethod
     def direction(
         x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Direction, State]:
         """See :meth:`Base.direction`."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
         exp_avg = lerp(state["exp_avg"], grad, 1 - beta1)
-        square = statistic
-        assert square is not None
+        assert statistic is not None
         # a square that overflows must not stay infinite: the matrix would never move again
-        exp_avg_sq = state["exp_avg_sq"].lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
-        root = exp_avg_sq.sqrt()[..., None, None] / bias_correction(beta2, t).sqrt()
+        exp_avg_sq = state["exp_avg_sq"].lerp(statistic, 1 - beta2).clamp_(max=torch.finfo(statistic.dtype).max)
+        root = exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()
         scale = 1 / (bias_correction(beta1, t) * (root + eps)).clamp_min(torch.finfo(root.dtype).tiny)
-        return exp_avg * scale, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+        return Direction(exp_avg, scale), {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}

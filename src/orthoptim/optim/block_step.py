@@ -1,4 +1,4 @@
-"""The step of one block: gather, direction, update, and what is to be copied where, for the caller to do at once."""
+"""The step of one block: gather, direction, update, write."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.base import Base, Kind, State
+from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.optim.buckets import Block
 from orthoptim.optim.compiling import Compiled
 from orthoptim.optim.fused import FusedStep, UpdateEntries, fuses
@@ -48,7 +48,6 @@ class BlockStep:
         update_entries: UpdateEntries | None = None,
     ) -> None:
         self._compiled: dict[tuple[torch.Size, torch.dtype, torch.device], Compiled[tuple[Tensor, State]]] = {}
-        self._fused: dict[tuple[int, int, torch.dtype, torch.device], FusedStep] = {}
         self.update = update
         self.group = group
         self.base = Base.named(group["base"])
@@ -56,7 +55,7 @@ class BlockStep:
         self.kinds = kinds
         self.per_matrix = {name for name, kind in kinds.items() if kind in ("matrices", "counters")}
         self.decomposes = decomposes
-        self.update_entries = update_entries
+        self._fused = None if update_entries is None else FusedStep(update_entries, group, kinds)
 
     def __call__(
         self,
@@ -66,27 +65,25 @@ class BlockStep:
         params: list[Tensor],
         grads: list[Tensor],
         columns: dict[str, list[Tensor]],
-    ) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """Targets and sources of the copies that complete the step of this block."""
+    ) -> None:
+        """Step the matrices of one block; they are written, with their state, after all has been computed."""
         mine = block.pick(params)
         held = {name: block.pick(column) for name, column in columns.items()}
         x = block.gather(mine).detach()
         if half:
             x = _newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
-        grad = block.gather(block.pick(grads)).to(x.dtype)
-
-        new_x, new_state = self._advance(x, grad, state, lr)
-
-        copies = [(block.targets(mine), block.scatter(new_x))]
+        new_x, new_state = self._advance(x, block.gather(block.pick(grads)).to(x.dtype), state, lr)
+        if new_x is x and not half and len(mine) == 1 and x.data_ptr() == mine[0].data_ptr():
+            return  # all of it has changed in place
+        block.write_(mine, new_x)
         if half:
-            copies.append((block.targets(held["master"]), block.scatter(new_x)))
+            block.write_(held["master"], new_x)
         for name, value in new_state.items():
             if name in self.per_matrix:
-                copies.append((block.scalar_targets(held[name]), block.scatter_scalars(value)))
+                block.write_scalars_(held[name], value)
             else:
-                copies.append((block.targets(held[name]), block.scatter(value)))
-        return copies if new_x is not x else [pair for pair in copies if not _same_memory(*pair)]
+                block.write_(held[name], value)
 
     def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
         return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors)
@@ -99,12 +96,8 @@ class BlockStep:
         def plain() -> tuple[Tensor, State]:
             return self.advance(x, grad, state, lr)
 
-        p, n = x.shape[1:]
-        if self.update_entries is not None and fuses(p, n, x.dtype, self.group):
-            kind = (p, n, x.dtype, x.device)
-            if kind not in self._fused:
-                self._fused[kind] = FusedStep(self.update_entries, self.group, self.kinds)
-            return self._fused[kind](x, grad, state, lr, self.hyperparameters, plain)
+        if self._fused is not None and fuses(x, self.group):
+            return self._fused(x, grad, state, lr, self.hyperparameters, plain)
         key = (x.shape, x.dtype, x.device)
         if key not in self._compiled:
             self._compiled[key] = Compiled(self.advance, dynamic=False)
@@ -112,22 +105,27 @@ class BlockStep:
 
     def advance(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
         """New matrices and new state of one block; pure."""
-        taken = state["taken"] + 1
-        t = taken.to(lr.dtype)
+        t = (state["taken"] + 1).to(lr.dtype)
         ascent = -grad if self.group["maximize"] else grad
-        g, new_state = self.base.direction(x, ascent, self.base.statistic(ascent), state, t, **self.hyperparameters)
+        direction, new_state = self.base.direction(
+            x, ascent, self.base.statistic(ascent), state, t, **self.hyperparameters
+        )
+        del grad, ascent  # to have its memory back
         # a sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together)
-        finite = torch.isfinite(grad.sum((-2, -1)))
-        if g is not grad:
-            finite = finite & torch.isfinite(g.sum((-2, -1)))
+        total = direction.matrices.sum((-2, -1))
+        if direction.scale is not None:
+            total = total * direction.scale
         if self.decomposes:  # decompositions raise on NaN
-            g = _where(finite, g, torch.zeros((), dtype=g.dtype, device=g.device))
-        update = self.update(x, g, lr, state, t, self.group)
-        finite = finite & torch.isfinite(update.x.sum((-2, -1)))
-        new_state = {**new_state, **update.state, "taken": taken}
-        if update.clipped is not None:
-            new_state["clipped"] = state["clipped"] + update.clipped
+            g = direction.whole()
+            direction = Direction(_where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
+        update = self.update(x, direction, lr, state, t, self.group)
+        del direction
+        finite = torch.isfinite(total + update.x.sum((-2, -1)))
+        new_state = {**new_state, **update.state}
         kept = {name: _where(finite, value, state[name]) for name, value in new_state.items()}
+        kept["taken"] = state["taken"] + finite
+        if update.clipped is not None:
+            kept["clipped"] = state["clipped"] + (update.clipped & finite)
         return _where(finite, update.x, x), kept
 
 
@@ -135,19 +133,6 @@ def _newest(x: Tensor, master: Tensor) -> Tensor:
     """The master copy of each matrix, or the parameter itself where somebody has written to it since."""
     untouched = (master.to(x.dtype) == x).all(-1).all(-1)
     return _where(untouched, master, x.to(master.dtype))
-
-
-def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy each source to its target, with few kernel launches."""
-    # foreach does not write through lazily conjugated views: write the conjugate into the memory behind them
-    lazy = [t.is_complex() and t.is_conj() for t in targets]
-    sources = [s.conj().resolve_conj() if c else s for s, c in zip(sources, lazy, strict=True)]
-    torch._foreach_copy_([t.conj() if c else t for t, c in zip(targets, lazy, strict=True)], sources)
-
-
-def _same_memory(targets: list[Tensor], sources: list[Tensor]) -> bool:
-    """Whether the one tensor there is has been changed in place."""
-    return len(targets) == 1 and targets[0].data_ptr() == sources[0].data_ptr()
 
 
 def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:

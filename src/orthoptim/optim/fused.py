@@ -5,7 +5,7 @@ every entry must be a tensor of its own: a compiler turns stacking the results i
 write through views of a common tensor into a loop for each. Batches of any size share one graph.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -16,15 +16,20 @@ from orthoptim.base import Base, Kind, State
 from orthoptim.optim.compiling import Compiled
 from orthoptim.stiefel.plan import TINY
 
-# The compiler would not vectorise a loop with so many strided reads (a factor of 3 here), nor fuse it in one piece.
-_OPTIONS = {"cpp.enable_tiling_heuristics": False, "max_fusion_size": 1000}
+_OPTIONS = {
+    # The compiler would not vectorise a loop with so many strided reads (a factor of 3 here), nor fuse it in one piece.
+    "cpp.enable_tiling_heuristics": False,
+    "max_fusion_size": 1000,
+    # What a graph depends on is the key it is kept under; to check thirty tensors again costs a tenth of the step.
+    "guard_filter_fn": lambda guards: [False] * len(guards),
+}
 
 Entries = list[list[Tensor]]
 UpdateEntries = Callable[[Entries, Entries, Tensor, Mapping[str, Any]], tuple[Entries, Tensor | None]]
 
 
 class FusedStep:
-    """Steps batches of one kind of tiny matrices in place.
+    """Steps batches of tiny matrices in place.
 
     Args:
         update_entries: that of the method, see :meth:`Orthoptimizer.update_entries`.
@@ -38,7 +43,7 @@ class FusedStep:
         self.base = Base.named(group["base"])
         self.tables = [name for name, kind in kinds.items() if kind in ("entries", "moduli")]
         self.columns = [name for name, kind in kinds.items() if kind in ("matrices", "counters")]
-        self._compiled = Compiled(self._advance_, dynamic=True, options=_OPTIONS)
+        self._compiled: dict[Hashable, Compiled[tuple[Tensor, State] | None]] = {}
 
     def __call__(
         self,
@@ -50,10 +55,16 @@ class FusedStep:
         otherwise: Callable[[], tuple[Tensor, State]],
     ) -> tuple[Tensor, State]:
         """X and the state, overwritten; where nothing can be compiled, what ``otherwise`` returns."""
-        tables = {name: _entries(state[name]) for name in self.tables}
+        whole = [x, grad, *(state[name] for name in self.tables)]
+        options = [value for name, value in self.group.items() if name not in ("params", "lr")]
+        key = (x.shape[1:], x.dtype, x.device, *(a.stride() for a in whole), *options)
+        if key not in self._compiled:
+            self._compiled[key] = Compiled(self._advance_, dynamic=True, options=_OPTIONS)
         columns = {name: state[name].unsqueeze(1) for name in self.columns}
-        done = self._compiled(_entries(x), _entries(grad), tables, columns, lr, hyperparameters, otherwise=otherwise)
-        return done or (x, state)
+        x_entries, grad_entries, *tables = map(_entries, whole)
+        held = dict(zip(self.tables, tables, strict=True))
+        run = self._compiled[key]
+        return run(x_entries, grad_entries, held, columns, lr, hyperparameters, otherwise=otherwise) or (x, state)
 
     def _advance_(
         self,
@@ -82,7 +93,7 @@ class FusedStep:
                 one, after = self.base.direction(
                     x[i][j].unsqueeze(1), ascent[i][j].unsqueeze(1), statistic, {**own, **held}, t, **hyperparameters
                 )
-                g[i].append(one.squeeze(1))
+                g[i].append(one.whole().squeeze(1))
                 for name, value in after.items():
                     if name in tables:
                         new_tables[name][i].append(value.squeeze(1))
@@ -101,13 +112,15 @@ class FusedStep:
         return None
 
 
-def fuses(p: int, n: int, dtype: torch.dtype, group: Mapping[str, Any]) -> bool:
-    """Whether matrices of this kind may be stepped so."""
-    # inside of a graph that the user compiles there is nothing to write to; compilers do not fuse complex numbers
+def fuses(x: Tensor, group: Mapping[str, Any]) -> bool:
+    """Whether a batch may be stepped so."""
+    # A graph made for a single matrix would not serve more. Inside of a graph that the user compiles there is nothing
+    # to write to; compilers do not fuse complex numbers.
     return (
         bool(group["compile"])
-        and 1 < n <= TINY
-        and not dtype.is_complex
+        and 1 < x.shape[-1] <= TINY
+        and x.shape[0] > 1
+        and not x.is_complex()
         and Base.named(group["base"]).entrywise
         and not torch.compiler.is_compiling()
     )
@@ -115,10 +128,14 @@ def fuses(p: int, n: int, dtype: torch.dtype, group: Mapping[str, Any]) -> bool:
 
 def _entries(a: Tensor) -> Entries:
     """(B, p, n) as p rows of n views (B, 1), whose last stride is 1 so that they are known not to overlap."""
-    if a.stride(-1) != 1 and a.stride(-2) == 1:
+    p, n = a.shape[1:]
+    if a.is_contiguous():
+        entries = a.flatten(1).chunk(p * n, 1)
+    elif a.mT.is_contiguous():
         return [list(row) for row in zip(*_entries(a.mT), strict=True)]
-    rows = [torch.split(row, 1, 1) for row in a.unbind(1)]
-    return [[e if e.stride(1) == 1 else e[:, 0].unsqueeze(1) for e in row] for row in rows]
+    else:
+        entries = tuple(entry.unsqueeze(1) for row in a.unbind(1) for entry in row.unbind(1))
+    return [list(entries[i * n : (i + 1) * n]) for i in range(p)]
 
 
 def _finite(table: Entries) -> Tensor:

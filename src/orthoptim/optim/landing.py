@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from orthoptim import stiefel
-from orthoptim.base import SGD, Base, State
+from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.views import Side, View
@@ -59,10 +59,12 @@ class Landing(Orthoptimizer):
         super().__init__(params, lr, base, view=view, side=side, maximize=maximize, compile=compile, lam=lam, eps=eps)
 
     @staticmethod
-    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+    def update(
+        x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
         lam, eps = group["lam"], group["eps"]
-        r, normal, d = landing_field(x, g)
+        r, normal, d = landing_field(x, direction.whole())
         field = r + lam * normal
         size = stiefel.norm(field).clamp_min(torch.finfo(d.dtype).tiny)
         # divided by g once: g² overflows long before g does

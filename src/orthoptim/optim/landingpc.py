@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from orthoptim import stiefel
-from orthoptim.base import Base, State, VAdam
+from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.landing import landing_field
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
@@ -73,9 +73,11 @@ class LandingPC(Orthoptimizer):
         )
 
     @staticmethod
-    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+    def update(
+        x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
-        r, normal, _ = landing_field(x, g)
+        r, normal, _ = landing_field(x, direction.whole())
         pull = group["lam"] * (lr if group["coupled"] else 1.0)
         x = x - lr * r - pull * normal
         if group["tau"] is None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
-from orthoptim.base import Base, Kind, State
+from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.optim import checks, ordinary
-from orthoptim.optim.block_step import BlockStep, Update, copy_all_
+from orthoptim.optim.block_step import BlockStep, Update
 from orthoptim.optim.buckets import make_buckets
 from orthoptim.optim.fused import Entries
 from orthoptim.optim.resume import check_saved, restore_state
@@ -25,7 +25,7 @@ class Orthoptimizer(Optimizer):
     """Base class of the orthoptimizers. A method overrides :meth:`update`, never ``step``.
 
     A step takes the way *parameters → buckets → direction → update → parameters*. Everything between gathering and
-    writing back is pure, so a parameter is written whole, with its state, or not at all; and without host
+    writing back is pure, so a matrix is written whole, with its state, or not at all; and without host
     synchronisation: a matrix whose gradient (or new value) is not finite keeps its value and its state by a mask on the
     device, is counted, and its neighbours step.
 
@@ -79,12 +79,14 @@ class Orthoptimizer(Optimizer):
 
     @staticmethod
     @abstractmethod
-    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+    def update(
+        x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
         """Step from X along the direction G; a pure function.
 
         Args:
             x: matrices (B, p, n) with p ≤ n and (nearly) orthonormal rows.
-            g: direction to descend, the output of the base optimizer.
+            direction: G, to be descended; what the base optimizer made of the gradient.
             lr: η, a 0-d tensor.
             state: the method's own buffers, see :meth:`buffers`.
             t: for each matrix, the number of this step, from 1.
@@ -241,11 +243,11 @@ class Orthoptimizer(Optimizer):
                 bucket.dtype,
                 bucket.device,
                 self.form(bucket.p, bucket.n, group),
-                sum(map(len, bucket.units)),
+                len(bucket.blocks),
             )
             for index, group in enumerate(self.param_groups)
             if group["algorithm"] == self.algorithm
-            for bucket in make_buckets(group["params"], group["view"], group["side"], cut=not group["compile"])
+            for bucket in make_buckets(group["params"], group["view"], group["side"], compile=group["compile"])
         ]
 
     # Inside
@@ -368,16 +370,12 @@ class Orthoptimizer(Optimizer):
         steps = columns.pop("step")
         step = self._block_step(group)
         states_of = list(columns.values())
-        for bucket in make_buckets(params, group["view"], group["side"], states_of, cut=not group["compile"]):
+        compile = group["compile"] or torch.compiler.is_compiling()
+        for bucket in make_buckets(params, group["view"], group["side"], states_of, compile):
             lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
-            for unit in bucket.units:
-                copies: list[tuple[list[Tensor], list[Tensor]]] = []
-                for block in unit:
-                    copies += step(block, bucket.half, lr, params, grads, columns)
-                # Nothing of this unit has been written so far; from here on there are only copies.
-                for targets, sources in copies:
-                    copy_all_(targets, sources)
-                torch._foreach_add_(unit[0].pick(steps), 1)
+            for block in bucket.blocks:
+                step(block, bucket.half, lr, params, grads, columns)
+            torch._foreach_add_([steps[i] for i in bucket.members], 1)
 
     @torch.no_grad()
     def _restore(self, state_dict: StateDict) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from orthoptim import stiefel
-from orthoptim.base import Base, State, VAdam
+from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.fused import Entries
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
@@ -82,10 +82,13 @@ class POGO(Orthoptimizer):
         )
 
     @staticmethod
-    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+    def update(
+        x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
-        step = stiefel.pogo_step(x, g, lr, policy, normalized=Base.named(group["base"]).normalized)
+        normalized = Base.named(group["base"]).normalized
+        step = stiefel.pogo_step(x, direction.matrices, lr, policy, scale=direction.scale, normalized=normalized)
         return Update(step.x, clipped=step.clipped)
 
     @staticmethod

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from orthoptim import stiefel
-from orthoptim.base import SGD, Base, State
+from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.views import Side, View
@@ -68,9 +68,11 @@ class RGD(Orthoptimizer):
         )
 
     @staticmethod
-    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+    def update(
+        x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
-        d = stiefel.tangent(x, g, group["metric"])
+        d = stiefel.tangent(x, direction.whole(), group["metric"])
         return Update(stiefel.RETRACTIONS[group["retraction"]](x - lr * d))
 
     @staticmethod

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from orthoptim import stiefel
-from orthoptim.base import SGD, Base, Kind, State
+from orthoptim.base import SGD, Base, Direction, Kind, State
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import draws
@@ -82,9 +82,11 @@ class RSDM(Orthoptimizer):
         return {"stream": "counters"}
 
     @staticmethod
-    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+    def update(
+        x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
-        r, n, seed = group["r"], x.shape[-1], group["seed"]
+        g, r, n, seed = direction.whole(), group["r"], x.shape[-1], group["seed"]
         stream = torch.where(t == 1, draws.fingerprint(x), state["stream"])
         if group["sampling"] == "permutation":
             index = draws.columns(stream, t, seed, r, n)[..., None, :]

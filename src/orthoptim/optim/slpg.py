@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from orthoptim import stiefel
-from orthoptim.base import SGD, Base, Kind, State
+from orthoptim.base import SGD, Base, Direction, Kind, State
 from orthoptim.base.bb import step_length
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
@@ -68,9 +68,11 @@ class SLPG(Orthoptimizer):
         return {"slpg_point": "entries", "slpg_direction": "entries", "slpg_length": "matrices"}
 
     @staticmethod
-    def update(x: Tensor, g: Tensor, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]) -> Update:
+    def update(
+        x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
-        d = stiefel.tangent(x, g)
+        d = stiefel.tangent(x, direction.whole())
         if not group["barzilai_borwein"]:
             return Update(stiefel.newton_schulz_step(x - lr * d))
         length = step_length(x, d, state["slpg_point"], state["slpg_direction"], state["slpg_length"], t)

@@ -46,13 +46,14 @@ class Leap(NamedTuple):
     """What every form is given: matrices and direction (B, p, n), and per matrix η and the scale to multiply G by.
 
     Without the scale 1/max|G| the entries of RRᴴ overflow long before those of G do. It is folded into small factors,
-    so that it costs no pass over G; an η·max|G| that overflows is clipped. With a normalised G it is 1.
+    so that it costs no pass over G; an η·max|G| that overflows is clipped.
     """
 
     x: Tensor
     g: Tensor
     eta: Tensor
-    scale: Tensor | float
+    scale: Tensor | float  # (B, 1, 1)
+    normalized: bool  # whether ‖scale·G‖_F is of order one
 
 
 Form = Callable[[Leap, Policy], Step]
@@ -64,6 +65,8 @@ def pogo_step(
     lr: Tensor | float,
     policy: Policy,
     form: str | None = None,
+    *,
+    scale: Tensor | None = None,
     normalized: bool = False,
 ) -> Step:
     """One POGO step from X along the direction G.
@@ -74,7 +77,8 @@ def pogo_step(
         lr: η, a number or a tensor that broadcasts against the batch shape.
         policy: how to land.
         form: one of ``FORMS``; by default the one :func:`choose` picks.
-        normalized: whether ‖G‖_F is of order one, as VAdam's is.
+        scale: a factor of G for each matrix, of the batch shape.
+        normalized: whether the norm of G, with its factor, is of order one, as VAdam's is.
 
     Example:
         >>> from orthoptim.stiefel.landing import policy
@@ -85,17 +89,18 @@ def pogo_step(
     batch, (p, n) = x.shape[:-2], x.shape[-2:]
     eta = torch.as_tensor(lr, dtype=x.real.dtype, device=x.device).expand(batch).reshape(-1)
     x, g = x.reshape(-1, p, n), g.reshape(-1, p, n)
-    scale: Tensor | float = 1.0
+    factor: Tensor | float = 1.0 if scale is None else scale.reshape(-1, 1, 1)
     if policy.clip is not None and not normalized:
         size = max_entry(g).clamp_min(torch.finfo(eta.dtype).tiny)
-        scale, eta = (1 / size)[:, None, None], eta * size
-    step = FORMS[form or choose(p, n, normalized)](Leap(x, g, eta, scale), policy)
+        eta = eta * size if scale is None else eta * scale.reshape(-1) * size
+        factor = (1 / size)[:, None, None]
+    step = FORMS[form or choose(p, n, normalized)](Leap(x, g, eta, factor, normalized), policy)
     return Step(step.x.reshape(*batch, p, n), None if step.clipped is None else step.clipped.reshape(batch))
 
 
 def direct_n(leap: Leap, policy: Policy) -> Step:
     """R through the n×n matrix S = Skew(XᴴG)."""
-    x, g, eta, scale = leap
+    x, g, eta, scale, _ = leap
     s = x.mH @ g
     skew = (s - s.mH).mul_(0.5 * scale)
     # square matrices: into the memory of s, which is free again; fresh memory costs as much as half a product
@@ -108,21 +113,21 @@ def direct_n(leap: Leap, policy: Policy) -> Step:
 
 def direct_p(leap: Leap, policy: Policy) -> Step:
     """R through the p×p matrices XXᴴ and XGᴴ; XXᴴ serves again in C."""
-    x, g, eta, scale = leap
+    x, g, eta, scale, normalized = leap
     a = symmetric(x)
     r = torch.baddbmm((a * (0.5 * scale)) @ g, (x @ g.mH).mul_(0.5 * scale), x, alpha=-1)
     c = subtract_identity(a)
     if policy.clip is None:
         return _leap_and_land(x, r, c, eta, policy)
-    if isinstance(scale, float):  # normalised: the cross terms stay below the slack for any sensible η
-        return _leap_and_land(x, r, c, torch.minimum(eta, _reach(policy, g)), policy)
+    if normalized:  # the cross terms stay below the slack for any sensible η
+        return _leap_and_land(x, r, c, torch.minimum(eta, _reach(policy, g, scale)), policy)
     w = r @ x.mH
     return _leap_and_land(x, r, c, eta, policy, w + w.mH)
 
 
 def gram(leap: Leap, policy: Policy) -> Step:
     """Everything through A = XXᴴ, B = XGᴴ and N = GGᴴ: R = ½(AG − BX), so RRᴴ and X⁺ = X + DX + FG need no R."""
-    x, g, eta, scale = leap
+    x, g, eta, scale, _ = leap
     a, b, n = symmetric(x), (x @ g.mH) * scale, symmetric(g) * scale * scale
     # RRᴴ = ¼[A(NA − BᴴBᴴ) − B(BA − ABᴴ)]: with A = Aᴴ, BX·(AG)ᴴ = B·XGᴴ·A = BBA
     ba, bh = b @ a, b.mH
@@ -141,23 +146,30 @@ def gram(leap: Leap, policy: Policy) -> Step:
 
 
 def tiny(leap: Leap, policy: Policy) -> Step:
-    """``direct-n`` with every entry a vector over the batch: (B, p, n) is kept as (p, n, B) meanwhile.
+    """``direct-n`` with every entry a vector over the batch, which is the last dim in memory.
 
     Buffers are written again as soon as they are free: fresh memory costs more than the arithmetic.
     """
-    x, g = _batch_last(leap.x), _batch_last(leap.g)
-    scale = leap.scale[:, 0, 0] if isinstance(leap.scale, Tensor) else leap.scale
+    x, g = leap.x.permute(1, 2, 0), leap.g.permute(1, 2, 0)  # (p, n, B)
     s = _product(_adjoint(x), g)
-    skew = (s - _adjoint(s)).mul_(0.5 * scale)
-    r = _product(x, skew, out=g)
-    square = x.shape[0] == x.shape[1]
-    e = _product(r, _adjoint(r), out=s if square else None)
-    c = _product(x, _adjoint(x), out=skew if square else None)
-    length, clipped = _length(e.permute(2, 0, 1), leap.eta, policy)
-    c.addcmul_(e, length**2).diagonal(dim1=0, dim2=1).sub_(1)
-    m = r.mul_(-length).add_(x)
-    q = policy.correction(c.permute(2, 0, 1)).permute(1, 2, 0)
-    return Step(_batch_first(_product(q, m, out=x).add_(m)), clipped)
+    skew = s - _adjoint(s)  # the ½ goes into η: one pass less
+    if isinstance(leap.scale, Tensor):
+        skew.mul_(leap.scale[:, 0, 0])
+    eta = 0.5 * leap.eta
+    # a compiler plans memory by itself, and does not take an out= that is not contiguous
+    reuse = x.shape[0] == x.shape[1] and not torch.compiler.is_compiling()
+    r = _product(x, skew, out=s if reuse else None)
+    e = _product(r, _adjoint(r), out=skew if reuse else None)
+    length, clipped = _length(e.permute(2, 0, 1), eta, policy)
+    c = _product(x, _adjoint(x)).addcmul_(e, length * length)
+    c.diagonal(dim1=0, dim2=1).sub_(1)
+    m = torch.addcmul(x, r, length, value=-1, out=r if reuse else None)
+    if policy.half:
+        product = _product(c, m, out=e if reuse else None)
+        new = torch.sub(m, product, alpha=0.5, out=product if reuse else None)
+    else:
+        new = _product(policy.correction(c.permute(2, 0, 1)).permute(1, 2, 0), m).add_(m)
+    return Step(new.permute(2, 0, 1), clipped)
 
 
 FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram, "tiny": tiny}
@@ -178,25 +190,16 @@ def _symmetric(x: Tensor, levels: int) -> Tensor:
     return torch.cat([torch.cat([first, block.mH], -1), torch.cat([block, last], -1)], -2)
 
 
-def _batch_last(a: Tensor) -> Tensor:
-    """(B, p, n) copied to (p, n, B): entry by entry, twice as fast as a copy of the transposed view."""
-    return torch.stack(a.flatten(1).unbind(1)).reshape(*a.shape[1:], -1)
-
-
-def _batch_first(a: Tensor) -> Tensor:
-    """The inverse of :func:`_batch_last`."""
-    return torch.stack(a.flatten(0, 1).unbind(0), dim=1).reshape(-1, *a.shape[:2])
-
-
 def _adjoint(a: Tensor) -> Tensor:
     return a.transpose(0, 1).conj()
 
 
 def _product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """Matrix product of (p, k, B) and (k, n, B)."""
-    result = torch.mul(a[:, 0, None], b[None, 0], out=out)
-    for k in range(1, a.shape[1]):
-        result.addcmul_(a[:, k, None], b[None, k])
+    (column, *columns), (row, *rows) = a.unbind(1), b.unbind(0)
+    result = torch.mul(column.unsqueeze(1), row, out=out)
+    for column, row in zip(columns, rows, strict=True):
+        result.addcmul_(column.unsqueeze(1), row)
     return result
 
 
@@ -209,9 +212,10 @@ def _leap_and_land(x: Tensor, r: Tensor, c: Tensor, eta: Tensor, policy: Policy,
     return Step(_land(r.mul_(-s).add_(x), c, policy), clipped)
 
 
-def _reach(policy: Policy, g: Tensor) -> Tensor:
+def _reach(policy: Policy, g: Tensor, scale: Tensor | float) -> Tensor:
     info = torch.finfo(g.dtype)
-    return policy.slack / info.eps / square_norm(g).sqrt().clamp_min(info.tiny)
+    size = square_norm(g).sqrt() * (scale[:, 0, 0] if isinstance(scale, Tensor) else scale)
+    return policy.slack / info.eps / size.clamp_min(info.tiny)
 
 
 def _length(e: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None) -> tuple[Tensor, Tensor | None]:

@@ -42,11 +42,12 @@ def unrolled(x: Table, g: Table, lr: Tensor, policy: Policy, normalized: bool) -
     clipped = None
     length = eta
     if policy.clip is not None:
-        square = reduce(torch.add, [(1 if i == j else 2) * e[i, j].square() for i in rows for j in rows if i <= j])
+        square = reduce(torch.add, [e[i, j].square() for i in rows for j in rows])
         length = clip_length(square.sqrt(), eta, policy)
         clipped = length < eta
     m = [[x[i][j] - length * r[i][j] for j in columns] for i in rows]
-    c = {(i, j): a[i, j] + length.square() * e[i, j] - (1 if i == j else 0) for i in rows for j in rows if i <= j}
+    c = {(i, j): a[i, j] + length.square() * e[i, j] for i in rows for j in rows if i <= j}
+    c.update({(i, i): c[i, i] - 1 for i in rows})
     if policy.half:
         q = {place: -0.5 * entry for place, entry in c.items()}
     else:
@@ -70,4 +71,4 @@ def _mirrored(upper: Callable[[int, int], Tensor], size: int, sign: int) -> dict
     """A Hermitian (sign 1) or skew (sign −1) table from the part above its diagonal, which is left out if skew."""
     places = [(i, j) for i in range(size) for j in range(i if sign > 0 else i + 1, size)]
     entries = {place: upper(*place) for place in places}
-    return {**{(j, i): sign * entry for (i, j), entry in entries.items()}, **entries}
+    return {**{(j, i): -entry if sign < 0 else entry for (i, j), entry in entries.items()}, **entries}
