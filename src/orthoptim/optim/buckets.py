@@ -72,11 +72,13 @@ class Block(NamedTuple):
 
 
 def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy each source to its target, with few kernel launches; nothing is done where they are the same memory."""
-    # foreach does not write through lazily conjugated views: write the conjugate into the memory behind them
-    lazy = [t.is_complex() and t.is_conj() for t in targets]
-    sources = [s.conj().resolve_conj() if c else s for s, c in zip(sources, lazy, strict=True)]
-    torch._foreach_copy_([t.conj() if c else t for t, c in zip(targets, lazy, strict=True)], sources)
+    """Copy each source to its target, with few kernel launches."""
+    if targets[0].is_complex():
+        # foreach does not write through lazily conjugated views: write the conjugate into the memory behind them
+        lazy = [t.is_conj() for t in targets]
+        sources = [s.conj().resolve_conj() if c else s for s, c in zip(sources, lazy, strict=True)]
+        targets = [t.conj() if c else t for t, c in zip(targets, lazy, strict=True)]
+    torch._foreach_copy_(targets, sources)
 
 
 class Bucket(NamedTuple):

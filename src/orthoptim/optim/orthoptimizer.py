@@ -309,10 +309,11 @@ class Orthoptimizer(Optimizer):
         names = self._state_names(group) if constrained else []
         needed = {name for name in names if name != "master"}
         for param in group["params"]:
-            if param.grad is None:
+            grad = param.grad
+            if grad is None:
                 continue
             params.append(param)
-            grads.append(param.grad)
+            grads.append(grad)
             state = self.state[param]
             if not constrained:
                 states.extend(ordinary.init_state(param, group, state))
