@@ -12,7 +12,7 @@ import torch
 import orthoptim as oo
 
 Options = Mapping[str, Any]
-"""Plain values, as results keep them: ``lr``, options of the method, ``base`` (a name) and hyperparameters of the base."""
+"""Plain values, as results keep them: ``lr``, options of the method, ``base`` (a name), hyperparameters of the base."""
 
 Params = Any
 """Whatever an optimizer takes: parameters or param groups."""
