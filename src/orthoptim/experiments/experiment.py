@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
 
 from orthoptim.experiments.claims import Claim
 from orthoptim.experiments.methods import Options, Params
@@ -102,6 +101,7 @@ class Experiment(ABC):
         scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
         variants: by name, with one line each; the first is the default.
         dtype: the default one.
+        default_methods: those that take part if none are asked for.
         claims: what is said about it.
     """
 
@@ -111,15 +111,12 @@ class Experiment(ABC):
     scales: ClassVar[Mapping[str, Scale]]
     variants: ClassVar[Mapping[str, str]] = {}
     dtype: ClassVar[str] = "float32"
+    default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()
 
     @abstractmethod
     def methods(self, config: Config) -> dict[str, Options]:
-        """The methods that can take part and their hyperparameters; :meth:`default_methods` says which do unasked."""
-
-    @abstractmethod
-    def default_methods(self) -> tuple[str, ...]:
-        """The methods that take part if none are asked for."""
+        """The methods that can take part, and their hyperparameters."""
 
     @abstractmethod
     def problem(self, config: Config, method: str, seed: int) -> Problem:
@@ -172,10 +169,7 @@ def run_id(config: Config) -> str:
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The state of an optimizer without what cannot be saved safely (functions in the groups of a peer)."""
     state = optimizer.state_dict()
-    plain = Tensor | int | float | str | list | tuple | None
-    groups = [
-        {key: value for key, value in group.items() if isinstance(value, plain)} for group in state["param_groups"]
-    ]
+    groups = [{key: value for key, value in group.items() if not callable(value)} for group in state["param_groups"]]
     return {**state, "param_groups": groups}
 
 

@@ -26,7 +26,7 @@ def half_products(device: torch.device) -> AbstractContextManager[Any]:
         >>> y.item(), y.dtype
         (1.0, torch.float32)
     """
-    return _hardware() if device.type == "cuda" else _Rounded()
+    return _hardware() if device.type == "cuda" else _Rounded()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def _hardware() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-class _Rounded(TorchDispatchMode):  # type: ignore[misc]
+class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Rounds the factors and multiplies in float32, which is what such hardware does: it accumulates in float32."""
 
     def __torch_dispatch__(
