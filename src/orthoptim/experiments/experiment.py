@@ -21,7 +21,7 @@ from orthoptim.experiments.results import Status
 Config = dict[str, Any]
 """All that determines the results of an experiment, but method and seed: plain values."""
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "complex64": torch.complex64}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class Outcome(NamedTuple):
@@ -100,7 +100,7 @@ class Experiment(ABC):
         about: the manual, as paragraphs.
         scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
         variants: by name, with one line each; the first is the default.
-        dtype: the default one.
+        dtypes: those it can be run in; the first is the default.
         default_methods: those that take part if none are asked for.
         claims: what is said about it.
     """
@@ -110,7 +110,7 @@ class Experiment(ABC):
     about: ClassVar[str]
     scales: ClassVar[Mapping[str, Scale]]
     variants: ClassVar[Mapping[str, str]] = {}
-    dtype: ClassVar[str] = "float32"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()
 
@@ -150,7 +150,7 @@ def configuration(
     config: Config = {"experiment": experiment.name, "scale": scale, **experiment.scales[scale].sizes}
     if experiment.variants:
         config["variant"] = variant or next(iter(experiment.variants))
-    config |= {"dtype": dtype or experiment.dtype, "device": device, "threads": threads}
+    config |= {"dtype": dtype or experiment.dtypes[0], "device": device, "threads": threads}
     if overrides:
         config["overrides"] = {method: dict(options) for method, options in sorted(overrides.items())}
     return config

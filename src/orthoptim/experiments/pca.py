@@ -24,7 +24,7 @@ class Instance(NamedTuple):
     start: Tensor
 
 
-@lru_cache(maxsize=1)  # trials go seed by seed: the methods of one seed share it
+@lru_cache(maxsize=2)  # trials go seed by seed: the methods of one seed share it, in two dtypes at most
 def instance(p: int, n: int, variant: str, seed: int, dtype: str) -> Instance:
     """A symmetric matrix whose entries the dtype can hold, the least value, and a start.
 

@@ -97,6 +97,7 @@ faster, so that their times mean nothing.
         "paper": PCA.scales["paper"],
     }
     variants = PCA.variants
+    dtypes = ("by method",)
     default_methods = tuple(f"{name}-{bits}" for name in COMPARED for bits in PRECISIONS)
     claims = (
         Claim("RSDM drifts in 32 bits, and converges to the manifold in 64 as all methods do", _rsdm),

@@ -171,7 +171,6 @@ class _Attempt:
         self.former = Trial(self.method, self.seed)
 
     def _advance(self, problem: Problem, stop: "_Stop") -> Outcome:
-        arithmetic = self.job.experiment.arithmetic(self.job.config, self.method)
         values: dict[str, float] = {}
         while True:
             outcome = problem.outcome() or self._out_of_time()
@@ -186,7 +185,7 @@ class _Attempt:
                 self._save(problem)
             if stop.signum:
                 raise Interrupted(stop.signum)
-            with self.clock, arithmetic:
+            with self.job.experiment.arithmetic(self.job.config, self.method), self.clock:
                 problem.advance()
             self.step = problem.step
 
