@@ -67,7 +67,8 @@ class Method:
 
     def options(self) -> dict[str, Any]:
         """The names of its own options and their defaults, without those of its base optimizer."""
-        hidden = {"self", "params", "kwargs", *(self.fixed or {})}
+        fixed = self.fixed or {}
+        hidden = {"params", *fixed, *(["landing_steps"] if "landing" in fixed else [])}
         parameters = inspect.signature(self.make).parameters.values()
         return {each.name: each.default for each in parameters if each.name not in hidden}
 
