@@ -111,7 +111,7 @@ def _arguments(doc: str) -> dict[str, str]:
     if section is None:
         return {}
     entries = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", section[1] + "\n", re.S | re.M)
-    return {name: re.sub(r"`+|:class:", "", " ".join(text.split())) for name, text in entries}
+    return {name: re.sub(r"`+|:\w+:(?=`)", "", " ".join(text.split())) for name, text in entries}
 
 
 def _defaults(method: Method) -> str:

@@ -158,7 +158,7 @@ authors' own package pogo-torch where it is installed.
             "12×16, for tests", seeds=2, sizes={"p": 12, "n": 16, "budget": 200, "stride": 1, "tolerance": 1e-6}
         ),
         "laptop": Scale(
-            "300×400, minutes", seeds=3, sizes={"p": 300, "n": 400, "budget": 3000, "stride": 10, "tolerance": 1e-6}
+            "225×300, minutes", seeds=3, sizes={"p": 225, "n": 300, "budget": 3000, "stride": 10, "tolerance": 1e-6}
         ),
         "paper": Scale(
             "1500×2000, as in the paper",
