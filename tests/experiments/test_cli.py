@@ -1,4 +1,4 @@
-"""The command line: real processes that are killed, interrupted, run out of disk, and are asked for what is not there."""
+"""The command line: real processes that are killed, interrupted, out of disk, or asked for what is not there."""
 
 import os
 import pty

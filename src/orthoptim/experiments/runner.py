@@ -113,7 +113,9 @@ def run(job: Job, watcher: Watcher) -> Run:
                     _warm_up(job, method, seed)
                     warm.add(method)
                 _Attempt(job, file, watcher, method, seed, former).run(stop)
-    return load(job.path)
+    complete = load(job.path)
+    complete.notice = file.run.notice  # that of the opening, which has mended what it tells of
+    return complete
 
 
 class _Attempt:
