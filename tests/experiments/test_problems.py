@@ -159,13 +159,14 @@ def test_precision_differs_where_it_should():
 def test_the_clock_waits_for_the_device_and_counts_only_what_is_inside(monkeypatch):
     events = []
     monkeypatch.setattr("torch.accelerator.synchronize", lambda device: events.append(device))
-    now = iter([1.0, 3.0, 10.0, 11.5])
+    now, used = iter([1.0, 3.0, 10.0, 11.5]), iter([5.0, 6.0, 7.0, 9.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
-    clock = Clock(torch.device("cuda:1"), elapsed=0.5)
+    monkeypatch.setattr("time.process_time", lambda: next(used))
+    clock = Clock(torch.device("cuda:1"), elapsed=0.5, processor=0.25)
     for _ in range(2):
         with clock:
             events.append("work")
-    assert clock.elapsed == 4.0
+    assert (clock.elapsed, clock.processor) == (4.0, 3.25)
     device = torch.device("cuda:1")
     assert events == [device, "work", device] * 2
 

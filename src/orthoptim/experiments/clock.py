@@ -14,6 +14,7 @@ class Clock:
     Args:
         device: the device that works.
         elapsed: seconds counted so far, when a trial goes on.
+        processor: seconds of the processor, over all threads, likewise: on a machine shared with others they tell more.
 
     Example:
         >>> clock = Clock(torch.device("cpu"), elapsed=1.0)
@@ -23,19 +24,23 @@ class Clock:
         True
     """
 
-    def __init__(self, device: torch.device, elapsed: float = 0.0) -> None:
+    def __init__(self, device: torch.device, elapsed: float = 0.0, processor: float = 0.0) -> None:
         self.device = device
         self.elapsed = elapsed
+        self.processor = processor
         self._since = 0.0
+        self._processor_since = 0.0
 
     def __enter__(self) -> "Clock":
         synchronize(self.device)
+        self._processor_since = time.process_time()
         self._since = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         synchronize(self.device)
         self.elapsed += time.perf_counter() - self._since
+        self.processor += time.process_time() - self._processor_since
 
 
 def synchronize(device: torch.device) -> None:

@@ -152,7 +152,7 @@ class _Attempt:
             if len(self.former) == saved["records"]:  # else the disk lost lines that the checkpoint has seen
                 problem.load_state_dict(saved["problem"])
                 self.step, self.records, self.recorded = saved["step"], saved["records"], saved["recorded"]
-                self.clock.elapsed = saved["time"]
+                self.clock.elapsed, self.clock.processor = saved["time"], saved["processor_time"]
                 self._line("resume", step=self.step)
                 self.watcher.begin(self.method, self.seed, self.step, problem.budget)
                 return
@@ -178,7 +178,8 @@ class _Attempt:
             outcome = problem.outcome() or self._out_of_time()
             if (outcome is not None or problem.due()) and self.recorded < self.step:
                 values = problem.evaluate()
-                self._line("record", step=self.step, time=self.clock.elapsed, **values)
+                times = {"time": self.clock.elapsed, "processor_time": self.clock.processor}
+                self._line("record", step=self.step, **times, **values)
                 self.records, self.recorded = self.records + 1, self.step
             self.watcher.progress(self.step, values)
             if outcome is not None:
@@ -199,8 +200,9 @@ class _Attempt:
 
     def _save(self, problem: Problem) -> None:
         self.file.sync()  # a checkpoint must not outlive the records before it
-        state = {"records": self.records, "recorded": self.recorded, "time": self.clock.elapsed}
-        self.checkpoint.save({**state, "step": self.step, "problem": problem.state_dict()})
+        state = {"step": self.step, "records": self.records, "recorded": self.recorded}
+        times = {"time": self.clock.elapsed, "processor_time": self.clock.processor}
+        self.checkpoint.save({**state, **times, "problem": problem.state_dict()})
         self.saved = time.monotonic()
 
     def _line(self, kind: str, **fields: Any) -> None:
