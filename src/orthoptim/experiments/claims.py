@@ -42,14 +42,14 @@ def missing(run: Run, *methods: str) -> Verdict | None:
     return Verdict("not measured", f"not run: {', '.join(absent)}") if absent else None
 
 
-def time_to(run: Run, method: str, gap: float = 1e-6) -> float:
-    """Median over seeds of the training seconds until the gap was first below; inf where it never was."""
-    return _median(_first_below(trial, gap, "time") for trial in _finished(run, method))
+def time_to(run: Run, method: str) -> float:
+    """Median over seeds of the training seconds until the gap was first below the tolerance; inf where it never was."""
+    return _median([_first_below(trial, run.config["tolerance"], "time") for trial in _finished(run, method)])
 
 
-def steps_to(run: Run, method: str, gap: float = 1e-6) -> float:
-    """Median over seeds of the steps until the gap was first below; inf where it never was."""
-    return _median(_first_below(trial, gap, "step") for trial in _finished(run, method))
+def steps_to(run: Run, method: str) -> float:
+    """Median over seeds of the steps until the gap was first below the tolerance; inf where it never was."""
+    return _median([_first_below(trial, run.config["tolerance"], "step") for trial in _finished(run, method)])
 
 
 def statuses(run: Run, method: str) -> list[str]:
@@ -72,9 +72,11 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if math.isfinite(value) else "never"
 
 
-def ranking(times: dict[str, float]) -> str:
-    """Times in the order of arrival, for people."""
-    return ", ".join(f"{method} {seconds(value)}" for method, value in sorted(times.items(), key=lambda item: item[1]))
+def ranking(run: Run, times: dict[str, float]) -> str:
+    """Times to the tolerance in the order of arrival, for people."""
+    ordered = sorted(times.items(), key=lambda item: item[1])
+    shown = ", ".join(f"{method} {seconds(value)} ({steps_to(run, method):.0f} steps)" for method, value in ordered)
+    return f"to a gap of {run.config['tolerance']:.0e}: {shown}".replace(" (inf steps)", "")
 
 
 def _finished(run: Run, method: str) -> list[Trial]:
@@ -86,6 +88,5 @@ def _first_below(trial: Trial, gap: float, axis: str) -> float:
     return next((at for at, value in pairs if value < gap), math.inf)
 
 
-def _median(values: object) -> float:
-    listed = sorted(values)  # type: ignore[call-overload]
-    return statistics.median_high(listed) if listed else math.inf
+def _median(values: list[float]) -> float:
+    return statistics.median_high(values) if values else math.inf

@@ -239,12 +239,12 @@ def summary(run: Run, names: Sequence[str]) -> Table:
     table.add_column("trials")
     for title in ([f"steps to {tolerance:.0e}", f"time to {tolerance:.0e}"] if tolerance else []) + ["gap", "distance"]:
         table.add_column(title, justify="right")
-    order = sorted(names, key=lambda name: (time_to(run, name, tolerance), names.index(name)) if tolerance else (0, 0))
+    order = sorted(names, key=lambda name: (time_to(run, name), names.index(name)) if tolerance else (0, 0))
     for name in order:
         trials = run.of(name)
         row = [name, _ends(trials)]
         if tolerance:
-            steps, seconds = steps_to(run, name, tolerance), time_to(run, name, tolerance)
+            steps, seconds = steps_to(run, name), time_to(run, name)
             row += [f"{steps:.0f}", f"{seconds:.2f} s"] if math.isfinite(steps) else ["–", "–"]
         table.add_row(*row, *(_worst(trials, column) for column in ("gap", "distance")))
     return table

@@ -92,20 +92,20 @@ def hyperparameters(n: int) -> dict[str, Options]:
 def _first(run: Run) -> Verdict:
     times = {method: time_to(run, method) for method in PAPER}
     leading = sorted(times, key=times.__getitem__)[:2]
-    return missing(run, *PAPER) or verdict(set(leading) == {"POGO", "LandingPC"}, f"to a gap of 1e-6: {ranking(times)}")
+    return missing(run, *PAPER) or verdict(set(leading) == {"POGO", "LandingPC"}, ranking(run, times))
 
 
 def _similar(run: Run) -> Verdict:
     steps = {method: steps_to(run, method) for method in ("Landing", "SLPG", "RGD")}
     shown = ", ".join(f"{method} {count:.0f}" for method, count in steps.items())
     similar = max(steps.values()) <= 1.5 * min(steps.values())
-    return missing(run, *steps) or verdict(similar, f"steps to a gap of 1e-6: {shown}")
+    return missing(run, *steps) or verdict(similar, f"steps to a gap of {run.config['tolerance']:.0e}: {shown}")
 
 
 def _last(run: Run) -> Verdict:
     times = {method: time_to(run, method) for method in ("POGO", "RGD", "SLPG", "RSDM")}
     return missing(run, *times) or verdict(
-        max(times, key=times.__getitem__) == "RSDM", f"the feasible methods, to a gap of 1e-6: {ranking(times)}"
+        max(times, key=times.__getitem__) == "RSDM", f"the feasible methods, {ranking(run, times)}"
     )
 
 
@@ -135,7 +135,7 @@ def bb_first(run: Run) -> Verdict:
     """Whether POGO with Barzilai–Borwein is the first of all, twice as fast as the next."""
     times = {method: time_to(run, method) for method in ("POGO-BB", *PAPER)}
     ahead = 2 * times["POGO-BB"] <= min(time for method, time in times.items() if method != "POGO-BB")
-    return missing(run, *times) or verdict(ahead, f"to a gap of 1e-6: {ranking(times)}")
+    return missing(run, *times) or verdict(ahead, ranking(run, times))
 
 
 class PCA(Experiment):
