@@ -62,6 +62,11 @@ def column(run: Run, method: str, name: str) -> list[list[float]]:
     return [trial.records.get(name, []) for trial in _finished(run, method)]
 
 
+def growth(run: Run, method: str) -> list[float]:
+    """For each seed, the last distance in units of that after a tenth of the way: above one, a method moves away."""
+    return [distances[-1] / distances[len(distances) // 10] for distances in column(run, method, "distance")]
+
+
 def seconds(value: float) -> str:
     """For people.
 

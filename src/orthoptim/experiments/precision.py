@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from orthoptim.experiments.claims import Claim, Verdict, column, missing, verdict
+from orthoptim.experiments.claims import Claim, Verdict, column, growth, missing, verdict
 from orthoptim.experiments.experiment import Config, Experiment, Scale, register
 from orthoptim.experiments.methods import PRECISIONS, Options
 from orthoptim.experiments.pca import PCA, PCAProblem, hyperparameters
@@ -25,10 +25,10 @@ def _rsdm(run: Run) -> Verdict:
     if absent := missing(run, *needed):
         return absent
     last = {method: _last(run, method) for method in needed}
-    growth = min(c[-1] / c[len(c) // 10] for c in column(run, "RSDM-fp32", "distance"))
-    holds = last["RSDM-fp32"] > 10 * last["RGD-fp32"] and growth > 2 and last["RSDM-fp64"] < 1e-10
+    least = min(growth(run, "RSDM-fp32"))
+    holds = last["RSDM-fp32"] > 10 * last["RGD-fp32"] and least > 2 and last["RSDM-fp64"] < 1e-10
     shown = ", ".join(f"{method} {value:.1e}" for method, value in last.items())
-    return verdict(holds, f"last distance: {shown}; RSDM-fp32 grew {growth:.1f}-fold over the last nine tenths")
+    return verdict(holds, f"last distance: {shown}; RSDM-fp32 grew {least:.1f}-fold over the last nine tenths")
 
 
 def _coarser(run: Run) -> Verdict:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import orthoptim as oo
-from orthoptim.experiments.claims import Claim, Verdict, column, missing, ranking, statuses, time_to, verdict
+from orthoptim.experiments.claims import Claim, Verdict, column, growth, missing, ranking, statuses, time_to, verdict
 from orthoptim.experiments.experiment import DTYPES, Config, Experiment, Scale, register
 from orthoptim.experiments.matrix import MatrixProblem, start
 from orthoptim.experiments.methods import PAPER, Options
@@ -120,11 +120,10 @@ def _landed(run: Run, method: str) -> list[float]:
 
 
 def _strays(run: Run) -> Verdict:
-    columns = column(run, "RSDM", "distance")
-    growth = min((c[-1] / c[len(c) // 10] for c in columns if c), default=0.0)
-    last = max((c[-1] for c in columns if c), default=0.0)
-    measured = f"last distance {last:.1e}, {growth:.1f} times that of a tenth of the way"
-    return missing(run, "RSDM") or verdict(growth > 2, measured)
+    if absent := missing(run, "RSDM"):
+        return absent
+    last, least = max(c[-1] for c in column(run, "RSDM", "distance")), min(growth(run, "RSDM"))
+    return verdict(least > 2, f"last distance {last:.1e}, at least {least:.1f} times that after a tenth of the way")
 
 
 class Procrustes(Experiment):
