@@ -6,8 +6,11 @@ WORKERS ?= 2
 
 .PHONY: demo test soak bench lint install clean
 
+# Two experiments of the paper, small: figures and a page to look at. What is in results/ already is not run again.
 demo: install
-	$(BIN)/python examples/pca.py
+	$(BIN)/orthoptim run pca --methods POGO,Landing,RGD
+	$(BIN)/orthoptim run procrustes --methods POGO,Landing,RGD
+	$(BIN)/orthoptim report
 
 test: install lint
 	$(BIN)/pytest -n $(WORKERS)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from orthoptim import cli
 from orthoptim.bench import contenders, measure, workloads
+from orthoptim.experiments import cli
 
 SMALL = workloads.Workload("small", [(5, 4, 6), (4, 6)])
 

@@ -1,12 +1,9 @@
-"""The command line: ``orthoptim bench``."""
+"""The benchmark from end to end: measure, and show as tables."""
 
-import json
-import sys
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -15,47 +12,28 @@ from orthoptim.bench.growth import Growth, curves
 from orthoptim.bench.measure import Timing, measure
 from orthoptim.bench.workloads import WORKLOADS
 
-app = typer.Typer(help="Optimize orthogonal and unitary matrices at scale.", no_args_is_help=True)
 
-
-@app.callback()
-def main() -> None:
-    """Optimize orthogonal and unitary matrices at scale."""
-
-
-@app.command()
 def bench(
-    workload: Annotated[list[str] | None, typer.Option(help="W1 … W6; all by default. May be repeated.")] = None,
-    base: Annotated[str, typer.Option(help="Base optimizer: vadam, or sgd with momentum 0.9.")] = "vadam",
-    only: Annotated[
-        str | None, typer.Option(help="Only contenders whose name contains one of these, by comma.")
-    ] = None,
-    growth: Annotated[bool, typer.Option(help="Also time against number and size of matrices.")] = False,
-    seconds: Annotated[float, typer.Option(help="Time for each contender.")] = 3.0,
-    threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.")] = 2,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
-) -> None:
-    """Step time and memory of POGO against its peers, as ratios measured in one process.
+    names: Sequence[str], base: str, only: str | None, growth: bool, seconds: float, device: str, console: Console
+) -> dict[str, Any]:
+    """Measure workloads, print a table for each, and return the figures.
 
-    Contenders take turns, so that noise hits all alike; minima and medians are given. Peers that are not installed are
-    named and left out; the extra "peers" installs them.
+    Raises:
+        ValueError: for a workload, base or contender that does not exist.
     """
-    names = workload or list(WORKLOADS)
     for name in names:
         if name not in WORKLOADS:
-            _fail(f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}")
+            raise ValueError(f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}")
     if base not in ("vadam", "sgd"):
-        _fail(f"unknown base {base!r}; use vadam or sgd")
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        _fail(f"device {device!r} is not available here")
-    torch.set_num_threads(threads)
-    console = Console()
+        raise ValueError(f"unknown base {base!r}; use vadam or sgd")
     for peer in who.missing():
         console.print(f"[yellow]{peer} is not installed and left out[/]")
-    figures: dict[str, Any] = {"torch": torch.__version__, "threads": threads, "device": device, "base": base}
+    figures: dict[str, Any] = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "base": base,
+    }
     for name in names:
         timings = _measure_workload(name, base, only, seconds, device, console)
         figures[name] = {contender: timing._asdict() for contender, timing in timings.items()}
@@ -64,8 +42,7 @@ def bench(
         grown = curves(device, seconds / 6)
         figures["growth"] = [curve._asdict() for curve in grown]
         console.print(_growth_table(grown))
-    if json_file is not None:
-        json_file.write_text(json.dumps(figures, indent=1))
+    return figures
 
 
 def _measure_workload(
@@ -85,7 +62,7 @@ def _measure_workload(
             continue
         steps[contender] = step
     if not steps:
-        _fail(f"no contender matches {only!r}; there are {', '.join(who.contenders(base))}")
+        raise ValueError(f"no contender matches {only!r}; there are {', '.join(who.contenders(base))}")
     return measure(steps, seconds=seconds, device=device)
 
 
@@ -111,12 +88,3 @@ def _growth_table(grown: list[Growth]) -> Table:
         times = ", ".join(f"{seconds * 1e3:.3g}" for seconds in curve.seconds)
         table.add_row(curve.title, ", ".join(map(str, curve.sizes)), times, f"{curve.exponent:.2f}")
     return table
-
-
-def _fail(message: str) -> None:
-    print(f"orthoptim: {message}", file=sys.stderr)
-    raise typer.Exit(2)
-
-
-if __name__ == "__main__":
-    app()

@@ -1,0 +1,99 @@
+"""From the words of a command to what they ask for; what they get wrong is said in one line."""
+
+import fnmatch
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from orthoptim.experiments import methods
+from orthoptim.experiments.experiment import Experiment, Scale
+
+
+class AskedError(ValueError):
+    """Words that ask for nothing there is; the message is one line for the user."""
+
+
+def choice(name: str, value: str, known: Sequence[str]) -> str:
+    """The value, if it is known.
+
+    Example:
+        >>> choice("scale", "tiny", ["tiny", "laptop"])
+        'tiny'
+    """
+    if value not in known:
+        raise AskedError(f"unknown {name} {value!r}; there are {', '.join(known)}")
+    return value
+
+
+def device(name: str) -> str:
+    """The device, if it is here."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError):
+        raise AskedError(f"device {name!r} is not available here; use cpu") from None
+    return name
+
+
+def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """The offered methods that names or shell patterns match, in the order of the words; by default the usual ones."""
+    words = [word.strip() for text in patterns for word in text.split(",") if word.strip()]
+    found: list[str] = []
+    for word in words or experiment.default_methods:
+        matching = fnmatch.filter(offered, word)
+        if not matching:
+            raise AskedError(f"unknown method {word!r} in {experiment.name}; there are {', '.join(offered)}")
+        for name in matching:
+            if methods.find(name).installed:
+                found.append(name)
+            elif name == word:
+                raise AskedError(f"{name} is not installed; install it with: pip install 'orthoptim[peers]'")
+    return list(dict.fromkeys(found))
+
+
+def seeds(text: str | None, scale: Scale) -> list[int]:
+    """Seeds: a number of them, a range or a list.
+
+    Example:
+        >>> few = Scale("", seeds=2)
+        >>> seeds(None, few), seeds("3", few), seeds("5-7", few), seeds("4,2", few)
+        ([0, 1], [0, 1, 2], [5, 6, 7], [4, 2])
+    """
+    if text is None:
+        return list(range(scale.seeds))
+    try:
+        if "," in text:
+            found = [int(word) for word in text.split(",") if word.strip()]
+        elif "-" in text[1:]:
+            first, last = text.split("-")
+            found = list(range(int(first), int(last) + 1))
+        else:
+            found = list(range(int(text)))
+    except ValueError:
+        found = []
+    if not found or min(found) < 0:
+        raise AskedError(f"seeds {text!r} make no sense; use a number (3), a range (0-9) or a list (4,7)")
+    return list(dict.fromkeys(found))
+
+
+def overrides(settings: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Hyperparameters set by hand, by method.
+
+    Example:
+        >>> overrides(["POGO.lr=0.3", "POGO.base=VAdam"], ["POGO"])
+        {'POGO': {'lr': 0.3, 'base': 'VAdam'}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        left, equals, value = setting.partition("=")
+        method, dot, option = left.rpartition(".")
+        if not (equals and dot and method and option):
+            raise AskedError(f"cannot read --set {setting!r}; write METHOD.OPTION=VALUE, such as POGO.lr=0.3")
+        if method not in names:
+            raise AskedError(f"--set {setting!r}: {method} is not among the methods of this run, {', '.join(names)}")
+        try:
+            found.setdefault(method, {})[option] = json.loads(value)
+        except ValueError:
+            found.setdefault(method, {})[option] = value
+    return found

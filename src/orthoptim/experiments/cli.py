@@ -1,0 +1,206 @@
+"""The command line. Commands only read their words, and call the room that does what they ask."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from orthoptim.bench.tables import bench as run_bench
+from orthoptim.bench.workloads import WORKLOADS
+from orthoptim.experiments import asked, manual, methods, runner
+from orthoptim.experiments.display import display, summary
+from orthoptim.experiments.experiment import EXPERIMENTS, Experiment, configuration
+from orthoptim.experiments.results import ResultsError, load
+
+app = typer.Typer(
+    help="Optimize orthogonal and unitary matrices at scale.", no_args_is_help=True, rich_markup_mode=None
+)
+run_app = typer.Typer(
+    help=manual.RUN, short_help="Run an experiment of the paper.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(run_app, name="run")
+
+
+@app.callback()
+def main() -> None:
+    """Optimize orthogonal and unitary matrices at scale."""
+
+
+def _add(experiment: Experiment) -> None:
+    """Make `orthoptim run NAME`."""
+    variants = "; ".join(f"{name}: {text}" for name, text in experiment.variants.items()) or "none"
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        offered = experiment.methods(configuration(experiment, "tiny"))
+        return [before + comma + name for name in offered if name.startswith(last)]
+
+    def command(
+        scale: Annotated[
+            str,
+            typer.Option(
+                metavar="SCALE", help="tiny, laptop or paper.", autocompletion=lambda: list(experiment.scales)
+            ),
+        ] = "laptop",
+        methods: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="NAMES",
+                help="Names or shell patterns, by comma or repeated. Default: those of the paper and POGO-BB.",
+                autocompletion=complete,
+                show_default=False,
+            ),
+        ] = None,
+        seeds: Annotated[
+            str | None,
+            typer.Option(
+                metavar="SEEDS", help="How many (3), a range (0-9) or a list (4,7). Default: as many as the scale has."
+            ),
+        ] = None,
+        variant: Annotated[
+            str | None,
+            typer.Option(
+                metavar="VARIANT",
+                help=variants,
+                autocompletion=lambda: list(experiment.variants),
+                hidden=not experiment.variants,
+            ),
+        ] = None,
+        dtype: Annotated[
+            str | None,
+            typer.Option(
+                metavar="DTYPE",
+                help=f"{' or '.join(experiment.dtypes)}.",
+                autocompletion=lambda: list(experiment.dtypes),
+                hidden=len(experiment.dtypes) < 2,
+            ),
+        ] = None,
+        device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, …")] = "cpu",
+        threads: Annotated[
+            int | None, typer.Option(min=1, metavar="N", help="Threads of torch on the CPU. Default: all cores.")
+        ] = None,
+        out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path("results"),
+        set_: Annotated[
+            list[str] | None,
+            typer.Option("--set", metavar="METHOD.OPTION=VALUE", help="Another hyperparameter. May be repeated."),
+        ] = None,
+        timeout: Annotated[
+            float | None,
+            typer.Option(metavar="SECONDS", help="Training seconds after which a trial is stopped. Default: none."),
+        ] = None,
+        retry: Annotated[bool, typer.Option("--retry", help="Run trials again that failed or timed out.")] = False,
+        checkpoint_every: Annotated[
+            float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints of a trial.")
+        ] = 5.0,
+    ) -> None:
+        with _one_line_errors():
+            scale = asked.choice("scale", scale, list(experiment.scales))
+            offered = list(experiment.methods(configuration(experiment, scale)))
+            names = asked.chosen_methods(experiment, offered, methods or [])
+            config = configuration(
+                experiment,
+                scale,
+                variant=variant and asked.choice("variant", variant, list(experiment.variants)),
+                dtype=dtype and asked.choice("dtype", dtype, experiment.dtypes),
+                device=asked.device(device),
+                threads=threads or torch.get_num_threads(),
+                overrides=asked.overrides(set_ or [], names),
+            )
+            chosen = asked.seeds(seeds, experiment.scales[scale])
+            job = runner.Job(experiment, config, names, chosen, out, timeout, retry, checkpoint_every)
+            _run(job)
+
+    run_app.command(experiment.name, help=manual.of(experiment), short_help=experiment.title)(command)
+
+
+def _run(job: runner.Job) -> None:
+    for name in job.methods:
+        methods.check(name, job.options(name))
+    console = Console()
+    try:
+        with display(console, job.methods, job.seeds) as watcher:
+            run = runner.run(job, watcher)
+    except (runner.Interrupted, KeyboardInterrupt) as stopped:
+        run = load(job.path)
+        done = sum(1 for trial in run.trials if trial.status)
+        again = shlex.join(["orthoptim", *sys.argv[1:]])
+        print(f"interrupted; {done} trials are done. To go on: {again}", file=sys.stderr)
+        raise typer.Exit(128 + getattr(stopped, "signum", 2)) from None
+    if run.notice:
+        print(f"orthoptim: {run.notice}", file=sys.stderr)
+    console.print(summary(run, job.methods))
+    print(f"results: {job.path}")
+    if any(trial.status == "failed" for name in job.methods for trial in run.of(name)):
+        raise typer.Exit(1)
+
+
+for _experiment in EXPERIMENTS.values():
+    _add(_experiment)
+
+
+@app.command("methods", help=manual.METHODS_HELP)
+def list_methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only this one, with all its options.",
+            autocompletion=lambda: list(methods.METHODS),
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """List the methods."""
+    with _one_line_errors():
+        console = Console()
+        for table in manual.method_tables(name):
+            console.print(table)
+
+
+@app.command()
+def bench(
+    workload: Annotated[list[str] | None, typer.Option(help="W1 … W6; all by default. May be repeated.")] = None,
+    base: Annotated[str, typer.Option(help="Base optimizer: vadam, or sgd with momentum 0.9.")] = "vadam",
+    only: Annotated[
+        str | None, typer.Option(help="Only contenders whose name contains one of these, by comma.")
+    ] = None,
+    growth: Annotated[bool, typer.Option(help="Also time against number and size of matrices.")] = False,
+    seconds: Annotated[float, typer.Option(help="Time for each contender.")] = 3.0,
+    threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.")] = 2,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Step time and memory of POGO against its peers, as ratios measured in one process.
+
+    Contenders take turns, so that noise hits all alike; minima and medians are given. Peers that are not installed are
+    named and left out; the extra "peers" installs them.
+    """
+    with _one_line_errors():
+        asked.device(device)
+        torch.set_num_threads(threads)
+        figures = run_bench(workload or list(WORKLOADS), base, only, growth, seconds, device, Console())
+        if json_file is not None:
+            json_file.write_text(json.dumps(figures, indent=1))
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """What the user can do something about becomes one line and exit code 2."""
+    try:
+        yield
+    except (ResultsError, ValueError) as error:
+        print(f"orthoptim: {' '.join(str(error).split())}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        print(f"orthoptim: {error.filename or 'file'}: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+if __name__ == "__main__":
+    app()
