@@ -1,0 +1,198 @@
+"""Figures as in the paper, in PNG and PDF: small multiples of means with confidence bands, one look for each method."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from orthoptim.experiments.atomic import write
+from orthoptim.experiments.curves import LOST, average, by_method, counted, estimate, last
+from orthoptim.experiments.panels import Panel
+from orthoptim.experiments.results import Trial
+from orthoptim.experiments.styles import DASHES, style_of
+
+WIDTH = 6.75
+"""Inches: the text of a two-column journal."""
+
+_LOOK: dict[Any, Any] = {
+    "font.family": "STIXGeneral",
+    "mathtext.fontset": "stix",
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 8,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": "#444444",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "ytick.minor.size": 0,
+    "xtick.minor.size": 0,
+    "lines.linewidth": 1.1,
+    "lines.solid_capstyle": "round",
+    "pdf.fonttype": 42,  # journals refuse type 3 fonts
+    "savefig.dpi": 300,
+}
+_SHADE = "#009E73"
+_MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "triangle-down": "v",
+    "cross": "P",
+    "star": "*",
+    "hexagon": "h",
+    "x": "X",
+    "pentagon": "p",
+    "octagon": "8",
+    "triangle-right": ">",
+    "triangle-left": "<",
+    "diamond-tall": "d",
+}
+
+
+def save_figure(stem: Path, panels: Sequence[tuple[Sequence[Trial], Panel]]) -> list[Path]:
+    """Draws a figure and writes it as PNG and PDF.
+
+    Args:
+        stem: Path of the files without their endings, e.g. figures/pca.
+        panels: The panels from left to right, each with the trials that it shows.
+
+    Returns:
+        The paths of the files, PNG first.
+
+    Raises:
+        OSError: If a file cannot be written.
+    """
+    paths = []
+    with matplotlib.rc_context(_LOOK):
+        figure = draw(panels)
+        for ending, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):  # same data, same bytes
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=ending, metadata=metadata)
+            path = stem.with_name(f"{stem.name}.{ending}")
+            write(path, buffer.getvalue())
+            paths.append(path)
+    return paths
+
+
+def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
+    """The figure: panels in rows of at most four, one legend above all of them."""
+    columns = min(len(panels), 4)
+    rows = -(-len(panels) // columns)
+    width = WIDTH if columns > 1 else WIDTH / 2
+    figure = Figure(figsize=(width, 0.32 + rows * (1.55 if columns > 3 else 1.75)), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for (trials, panel), ax in zip(panels, axes, strict=False):
+        (_bars if panel.x == "method" else _curves)(ax, trials, panel)
+        ax.set_title(panel.title)
+        ax.set_xlabel(panel.x_label)
+        ax.set_ylabel(panel.y_label)
+    for ax in list(axes)[len(panels) :]:
+        ax.remove()
+    methods = list(dict.fromkeys(trial.method for trials, panel in panels if panel.x != "method" for trial in trials))
+    if methods:
+        handles = [Line2D([], [], label=style_of(method).label, **_line(method), markersize=3.5) for method in methods]
+        figure.legend(
+            handles=handles,
+            loc="outside upper center",
+            ncols=min(len(handles), 7 if columns > 1 else 3),
+            frameon=False,
+            handlelength=2.8,
+            columnspacing=1.4,
+            handletextpad=0.5,
+        )
+    return figure
+
+
+def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
+    if panel.log:
+        ax.set_yscale("log")
+    if panel.log_x:
+        ax.set_xscale("log")
+    groups = by_method(trials)
+    for place, (method, group) in enumerate(groups.items()):
+        curve = average(group, panel.x, panel.y, log=panel.log)
+        if curve is None:
+            continue
+        line = _line(method)
+        # Markers at distances of their own along each line: where lines run together, the markers do not.
+        every = ((place + 0.5) / len(groups) * 0.25, 0.25)
+        front = 3 if method == "POGO" else 2
+        ax.plot(curve.x, curve.mean, markevery=every, markersize=3, zorder=front, **line)
+        ax.plot(
+            curve.x[-1:],
+            curve.mean[-1:],
+            line["marker"],
+            color=line["color"],
+            markersize=3.6,
+            zorder=front,
+            markeredgewidth=0,
+        )
+        if curve.banded:
+            ax.fill_between(curve.x, curve.low, curve.high, color=line["color"], alpha=0.18, linewidth=0)
+        for trial in group:
+            if trial.status in LOST:
+                _lost(ax, trial, panel, line["color"])
+    if panel.shade is not None:
+        bottom, top = ax.get_ylim()
+        ax.axhspan(bottom, panel.shade, color=_SHADE, alpha=0.09, linewidth=0, zorder=0)
+        ax.set_ylim(bottom, max(top, panel.shade))
+    ax.margins(x=0.02)
+    if panel.log:
+        ax.yaxis.set_major_locator(LogLocator(numticks=6))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    if not panel.log_x:
+        ax.xaxis.set_major_locator(MaxNLocator(4))
+
+
+def _bars(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
+    if panel.log:
+        ax.set_yscale("log")
+    ax.grid(False, axis="x")
+    groups = by_method(trials)
+    for place, (method, group) in enumerate(groups.items()):
+        value = estimate((last(trial, panel.y) for trial in counted(group)), log=panel.log)
+        if value is None:
+            continue
+        ax.bar(place, value.mean, width=0.66, color=style_of(method).colour)
+        if np.isfinite(value.low):
+            reach = [[value.mean - value.low], [value.high - value.mean]]
+            ax.errorbar(place, value.mean, yerr=reach, color="#222222", capsize=2, linewidth=0.8)
+    ax.set_xticks(range(len(groups)), [style_of(method).label for method in groups], rotation=40, ha="right", rotation_mode="anchor")
+
+
+def _lost(ax: Axes, trial: Trial, panel: Panel, colour: str) -> None:
+    """A thin line that ends in a cross."""
+    curve = average([trial], panel.x, panel.y, log=panel.log)
+    if curve is not None:
+        ax.plot(curve.x, curve.mean, color=colour, linewidth=0.5)
+        ax.plot(curve.x[-1:], curve.mean[-1:], "x", color=colour, markersize=4.5, markeredgewidth=1.1, zorder=4)
+
+
+def _line(method: str) -> dict[str, Any]:
+    style = style_of(method)
+    dash = DASHES[style.dash]
+    return {
+        "color": style.colour,
+        "linestyle": (0, dash) if dash else "-",
+        "marker": _MARKERS[style.marker],
+        "markeredgewidth": 0,
+    }

@@ -1,0 +1,72 @@
+"""What a figure shows, for the figures and the report page alike: one column of the records against another."""
+
+from dataclasses import dataclass
+
+LABELS = {
+    "accuracy": "test accuracy",
+    "bpd": "bits per dimension",
+    "distance": "manifold distance",
+    "gap": "optimality gap",
+    "log_z": "log Z",
+    "loss": "loss",
+    "max_distance": "largest manifold distance",
+    "method": "",
+    "projected_gap": "optimality gap, projected",
+    "step": "iteration",
+    "time": "training time (s)",
+}
+"""How the columns of the records are called on an axis; a column not named here is called by its name."""
+
+LOG = ("gap", "projected_gap", "distance", "max_distance")
+"""The columns whose nature is their order of magnitude."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a figure: mean and confidence band over seeds, a curve for each method.
+
+    Attributes:
+        x: Column of the horizontal axis, "time" or "step"; or "method", for bars of the last value of y.
+        y: Column of the vertical axis.
+        log_x: Whether the horizontal axis is logarithmic.
+        log_y: Whether the vertical axis is; None: if y is one of `LOG`. It also decides in which space means are taken.
+        label: Of the vertical axis, if `LABELS` does not say it well.
+        title: Above the panel.
+        shade: Up to this value of y the panel is shaded: on the manifold as far as rounding lets one say.
+
+    Example:
+        >>> Panel("time", "accuracy").y_label, Panel("step", "gap").log
+        ('test accuracy', True)
+    """
+
+    x: str
+    y: str
+    log_x: bool = False
+    log_y: bool | None = None
+    label: str = ""
+    title: str = ""
+    shade: float | None = None
+
+    @property
+    def log(self) -> bool:
+        """Whether the vertical axis is logarithmic."""
+        return self.y in LOG if self.log_y is None else self.log_y
+
+    @property
+    def x_label(self) -> str:
+        """Of the horizontal axis."""
+        return label(self.x)
+
+    @property
+    def y_label(self) -> str:
+        """Of the vertical axis."""
+        return self.label or label(self.y)
+
+
+PAPER = (Panel("time", "gap"), Panel("step", "gap"), Panel("time", "distance"))
+"""The figures of the paper's single-matrix experiments."""
+
+
+def label(column: str) -> str:
+    """How a column is called on an axis."""
+    return LABELS.get(column, column.replace("_", " "))
