@@ -76,6 +76,11 @@ def counted(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.status not in LOST] or list(trials)
 
 
+def finished(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials whose last values count as results: those that ended and were not lost; all, if there are none."""
+    return [trial for trial in counted(trials) if trial.status is not None] or list(trials)
+
+
 def average(trials: Sequence[Trial], x: str, y: str, *, log: bool, level: float = LEVEL) -> Curve | None:
     """The mean of column y against column x over trials of one method.
 

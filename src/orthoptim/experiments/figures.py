@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from orthoptim.experiments.atomic import write
-from orthoptim.experiments.curves import LOST, average, by_method, counted, estimate, last
+from orthoptim.experiments.curves import LOST, average, by_method, estimate, finished, last
 from orthoptim.experiments.panels import Panel
 from orthoptim.experiments.results import Trial
 from orthoptim.experiments.styles import DASHES, style_of
@@ -99,13 +99,13 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
     rows = -(-len(panels) // columns)
     width = WIDTH if columns > 1 else WIDTH / 2
     figure = Figure(figsize=(width, 0.32 + rows * (1.55 if columns > 3 else 1.75)), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for (trials, panel), ax in zip(panels, axes, strict=False):
         (_bars if panel.x == "method" else _curves)(ax, trials, panel)
         ax.set_title(panel.title)
         ax.set_xlabel(panel.x_label)
         ax.set_ylabel(panel.y_label)
-    for ax in list(axes)[len(panels) :]:
+    for ax in axes[len(panels) :]:
         ax.remove()
     methods = list(dict.fromkeys(trial.method for trials, panel in panels if panel.x != "method" for trial in trials))
     if methods:
@@ -169,14 +169,20 @@ def _bars(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
     ax.grid(False, axis="x")
     groups = by_method(trials)
     for place, (method, group) in enumerate(groups.items()):
-        value = estimate((last(trial, panel.y) for trial in counted(group)), log=panel.log)
+        value = estimate((last(trial, panel.y) for trial in finished(group)), log=panel.log)
         if value is None:
             continue
         ax.bar(place, value.mean, width=0.66, color=style_of(method).colour)
         if np.isfinite(value.low):
             reach = [[value.mean - value.low], [value.high - value.mean]]
             ax.errorbar(place, value.mean, yerr=reach, color="#222222", capsize=2, linewidth=0.8)
-    ax.set_xticks(range(len(groups)), [style_of(method).label for method in groups], rotation=40, ha="right", rotation_mode="anchor")
+    ax.set_xticks(
+        range(len(groups)),
+        [style_of(method).label for method in groups],
+        rotation=40,
+        ha="right",
+        rotation_mode="anchor",
+    )
 
 
 def _lost(ax: Axes, trial: Trial, panel: Panel, colour: str) -> None:

@@ -1,6 +1,6 @@
-"""How a method is drawn, in every figure and on every page: its label, colour and dashes, and what they lack for print."""
+"""How a method is drawn, in every figure and on every page: label, colour and dashes, and a marker for grey print."""
 
-import colorsys
+import math
 from dataclasses import dataclass
 
 from orthoptim.experiments.methods import PRECISIONS, UnknownMethodError, find
@@ -39,16 +39,22 @@ class Style:
 
     @property
     def colour_on_dark(self) -> str:
-        """The colour, light enough to be seen on a dark ground.
+        """The colour with as much white as it needs to be seen on a dark ground.
 
         Example:
-            >>> Style("", "#000000", "solid", "circle").colour_on_dark
-            '#999999'
+            >>> Style("", "#000000", "solid", "circle").colour_on_dark, Style("", "#E69F00", "", "").colour_on_dark
+            ('#7b7b7b', '#e69f00')
         """
-        red, green, blue = (int(self.colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-        hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)
-        light = colorsys.hls_to_rgb(hue, max(lightness, 0.6), saturation)
-        return "#" + "".join(f"{round(255 * part):02x}" for part in light)
+        parts = [int(self.colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        while _luminance(parts) < 0.2:
+            parts = [part + (1 - part) / 64 for part in parts]
+        return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+
+
+def _luminance(parts: list[float]) -> float:
+    """As the accessibility guidelines (WCAG 2) define it, to a hair."""
+    weights = (0.2126, 0.7152, 0.0722)
+    return sum((weight * math.pow(part, 2.2) for weight, part in zip(weights, parts, strict=True)), 0.0)
 
 
 def style_of(name: str) -> Style:
