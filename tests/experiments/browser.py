@@ -22,7 +22,8 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
     "--force-color-profile=srgb",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # no name is looked up: navigation would wait for the answers
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--js-flags=--single-threaded",  # its helpers run at low priority: where all cores are busy, pages wait for minutes
 )
 
 

@@ -12,8 +12,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from orthoptim.experiments import results
-from orthoptim.experiments.panels import PAPER, Panel
-from orthoptim.experiments.report import Finding, Picture, Section, Table, write_report
+from orthoptim.experiments.claims import Claim, Verdict
+from orthoptim.experiments.exhibits import Picture, Table
+from orthoptim.experiments.panels import PAPER, Panel, Target
+from orthoptim.experiments.report import Section, write_report
 
 from . import browser
 from .synthetic import run_lines, write_run
@@ -30,7 +32,12 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"".join(
         (b"IEND", b""),
     )
 )
+COLUMNS = ("gap", "projected_gap", "distance")
 STATUSES = {("SLPG", 1): "diverged", ("RSDM", 1): None, ("Landing", 0): "failed"}
+
+
+def finding(says, measured, verdict):
+    return Claim(says, judge=lambda run: None), Verdict(verdict, measured)
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +47,19 @@ def page(tmp_path_factory):
     other = results.load(write_run(folder / "evil.jsonl", experiment="evil", methods=("POGO", EVIL), seeds=1, steps=50))
     other.environment["cpu"] = other.config["note"] = other.notice = other.trials[1].message = EVIL
     findings = [
-        Finding("POGO is first", "POGO 2.1 s, then LandingPC 2.9 s", "confirmed"),
-        Finding("RSDM is last", "RGD is", "refuted"),
-        Finding("SLPG follows", "not run", "not measured"),
+        finding("POGO is first", "POGO 2.1 s, then LandingPC 2.9 s", "confirmed"),
+        finding("RSDM is last", "RGD is", "refuted"),
+        finding("SLPG follows", "not run", "not measured"),
     ]
     panels = [*PAPER[:2], replace(PAPER[2], shade=1e-5), Panel("method", "time", label="time, all of it")]
     sections = [
-        Section(pca, "Online PCA", "Leading eigenvectors.", panels, findings=findings),
+        Section(pca, "Online PCA", "Leading eigenvectors.", panels, COLUMNS, Target("gap", 1e-6), findings),
         Section(
             other,
             EVIL,
             EVIL,
-            findings=[Finding(EVIL, EVIL, "refuted")],
+            columns=COLUMNS,
+            findings=[finding(EVIL, EVIL, "refuted")],
             exhibits=[Table(EVIL, ["name", EVIL], [[EVIL, "1"]], EVIL), Picture(EVIL, PNG, EVIL, EVIL)],
         ),
     ]
@@ -179,9 +187,8 @@ def test_it_fits_the_screen(shown, name, width):
 
 def test_text_of_the_data_is_text(shown):
     assert shown.execute_script("return window.evil") is None
-    text = shown.execute_script("return document.body.textContent").replace("\u2028", "")
-    evil = EVIL.replace("\u2028", "")
-    assert text.count(evil) >= 12
+    text = shown.execute_script("return document.querySelector('main').textContent")
+    assert text.count(EVIL) >= 12
     assert shown.find_elements(By.CSS_SELECTOR, "img[src=x]") == []
     assert EVIL.split("&")[0].replace("<", "&lt;") in plots(shown, "section:last-of-type")[0]["names"][0]
     loaded = shown.execute_script("return document.querySelector('.picture img').naturalWidth")
@@ -190,10 +197,9 @@ def test_text_of_the_data_is_text(shown):
 
 def test_the_tables_say_what_happened(shown):
     section = shown.find_element(By.CSS_SELECTOR, PCA)
-    rows = {
-        row.text.split("\n")[0].split()[-1]: row.text
-        for row in section.find_elements(By.CSS_SELECTOR, ".results tbody tr")
-    }
+    lines = section.find_elements(By.CSS_SELECTOR, ".results tbody tr")
+    rows = dict(zip(METHODS, (line.text for line in lines), strict=True))
+    assert all(name in text for name, text in rows.items())
     assert "2 converged" in rows["POGO"]
     assert "1 budget, 1 diverged" in rows["SLPG"]
     assert "1 budget, 1 unfinished" in rows["RSDM"]
@@ -208,13 +214,15 @@ def test_the_tables_say_what_happened(shown):
 
 def test_it_can_be_used_without_eyes_or_mouse(shown):
     bare = shown.execute_script(
-        """const named = (element) => element.getAttribute("aria-label") || element.labels?.length || element.textContent.trim();
+        """const has = (each, name) => each.getAttribute(name);
+        const named = (each) => has(each, "aria-label") || each.labels?.length || each.textContent.trim();
+        const labelled = [...document.querySelectorAll("[aria-labelledby]")];
         return {
             controls: [...document.querySelectorAll("button, input")].filter((each) => !named(each)).length,
             headers: document.querySelectorAll("th:not([scope])").length,
             images: document.querySelectorAll("img:not([alt]), .plot:not([aria-label])").length,
             levels: [...document.querySelectorAll("h1, h2, h3")].map((each) => Number(each.tagName[1])),
-            ids: [...document.querySelectorAll("[aria-labelledby]")].filter((each) => !document.getElementById(each.getAttribute("aria-labelledby"))).length,
+            ids: labelled.filter((each) => !document.getElementById(has(each, "aria-labelledby"))).length,
         }"""
     )
     assert (bare["controls"], bare["headers"], bare["images"], bare["ids"]) == (0, 0, 0, 0)

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from orthoptim.experiments.panels import Target
 from orthoptim.experiments.results import Trial
-from orthoptim.experiments.summary import Target, summarise
+from orthoptim.experiments.summary import summarise
 
 
 def make(method, seed, times, gaps, status="converged"):

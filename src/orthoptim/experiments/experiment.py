@@ -7,7 +7,7 @@ The runner knows nothing of matrices or models: it asks an :class:`Experiment` f
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -15,8 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from orthoptim.experiments.claims import Claim
+from orthoptim.experiments.exhibits import Exhibit
 from orthoptim.experiments.methods import Options, Params
-from orthoptim.experiments.results import Status
+from orthoptim.experiments.panels import PAPER, Panel, Target
+from orthoptim.experiments.results import Run, Status
 
 Config = dict[str, Any]
 """All that determines the results of an experiment, but method and seed: plain values."""
@@ -103,6 +105,8 @@ class Experiment(ABC):
         dtypes: those it can be run in; the first is the default.
         default_methods: those that take part if none are asked for.
         claims: what is said about it.
+        panels: of its figure; on the report page each quantity is a chart.
+        columns: of the records, whose last values are in the report's table.
     """
 
     name: ClassVar[str]
@@ -113,6 +117,8 @@ class Experiment(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()
+    panels: ClassVar[tuple[Panel, ...]] = PAPER
+    columns: ClassVar[tuple[str, ...]] = ("gap", "projected_gap", "distance")
 
     @abstractmethod
     def methods(self, config: Config) -> dict[str, Options]:
@@ -125,6 +131,14 @@ class Experiment(ABC):
     def arithmetic(self, config: Config, method: str) -> AbstractContextManager[Any]:
         """The context in which a method advances."""
         return nullcontext()
+
+    def target(self, config: Config) -> Target | None:
+        """What trials aim at, and are timed to: the gap at which they stop, unless told otherwise."""
+        return Target("gap", config["tolerance"]) if "tolerance" in config else None
+
+    def exhibits(self, run: Run) -> Sequence[Exhibit]:
+        """Tables and images for the report page, beyond what it shows of every experiment."""
+        return ()
 
 
 EXPERIMENTS: dict[str, Experiment] = {}

@@ -1,4 +1,4 @@
-"""What a figure shows, for the figures and the report page alike: one column of the records against another."""
+"""What is shown of the records, in figures and on the report page alike: which columns, against what, to what end."""
 
 from dataclasses import dataclass
 
@@ -61,6 +61,21 @@ class Panel:
     def y_label(self) -> str:
         """Of the vertical axis."""
         return self.label or label(self.y)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A value of a column that trials aim at.
+
+    Attributes:
+        column: Its name.
+        value: What is to be reached.
+        below: Whether from above, as by a gap; an accuracy is reached from below.
+    """
+
+    column: str = "gap"
+    value: float = 1e-6
+    below: bool = True
 
 
 PAPER = (Panel("time", "gap"), Panel("step", "gap"), Panel("time", "distance"))

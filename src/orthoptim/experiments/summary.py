@@ -4,26 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orthoptim.experiments.curves import ENDED, Estimate, by_method, estimate, finished, last, time_to
-from orthoptim.experiments.panels import LOG
+from orthoptim.experiments.panels import LOG, Target
 from orthoptim.experiments.results import Trial
 
 REFERENCE = "RGD"
 """The method that speed-ups are against: the textbook's."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """A value of a column that trials aim at.
-
-    Attributes:
-        column: Its name.
-        value: What is to be reached.
-        below: Whether from above, as by a gap; an accuracy is reached from below.
-    """
-
-    column: str = "gap"
-    value: float = 1e-6
-    below: bool = True
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import jinja2
 import numpy as np
 from plotly.offline import get_plotlyjs
 
-from orthoptim.experiments import curves
+from orthoptim.experiments import curves, exhibits
 from orthoptim.experiments.panels import Panel, label
-from orthoptim.experiments.report import exhibits, numbers
+from orthoptim.experiments.report import numbers
 from orthoptim.experiments.report.section import Section
 from orthoptim.experiments.results import Trial
 from orthoptim.experiments.styles import style_of
@@ -92,7 +92,7 @@ def _section(section: Section) -> dict[str, Any]:
         "environment": _flat(run.environment),
         "elsewhere": any(trial.environment != run.environment for trial in run.trials),
         "findings": section.findings,
-        "confirmed": sum(finding.verdict == "confirmed" for finding in section.findings),
+        "confirmed": sum(verdict.verdict == "confirmed" for _, verdict in section.findings),
         "exhibits": section.exhibits,
         "done": sum(trial.status is not None for trial in run.trials),
         "data": {

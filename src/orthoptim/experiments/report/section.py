@@ -1,24 +1,15 @@
-"""What the report says about one run; it is the experiment that knows."""
+"""What the report shows of one run: the experiment knows, if it is known here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, replace
 
-from orthoptim.experiments.panels import PAPER, Panel
-from orthoptim.experiments.report.exhibits import Exhibit
+import torch
+
+from orthoptim.experiments.claims import Claim, Verdict
+from orthoptim.experiments.exhibits import Exhibit
+from orthoptim.experiments.experiment import DTYPES, EXPERIMENTS, Config
+from orthoptim.experiments.panels import PAPER, Panel, Target
 from orthoptim.experiments.results import Run
-from orthoptim.experiments.summary import Target
-
-Verdict = Literal["confirmed", "refuted", "not measured"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What the paper says, what was measured, and whether the two agree."""
-
-    says: str
-    measured: str
-    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -28,11 +19,11 @@ class Section:
     Attributes:
         run: The results.
         title: Of the experiment.
-        about: A sentence or two on the problem.
+        about: A paragraph on the problem.
         panels: Of the figure; on the page each quantity is a chart.
         columns: Whose last values are in the table.
         target: What trials aim at; None if nothing.
-        findings: The paper's claims against the data.
+        findings: The claims, and what the data say to each.
         exhibits: Further tables and images.
     """
 
@@ -40,12 +31,48 @@ class Section:
     title: str
     about: str = ""
     panels: Sequence[Panel] = PAPER
-    columns: Sequence[str] = ("gap", "projected_gap", "distance")
-    target: Target | None = field(default_factory=Target)
-    findings: Sequence[Finding] = ()
+    columns: Sequence[str] = ()
+    target: Target | None = None
+    findings: Sequence[tuple[Claim, Verdict]] = ()
     exhibits: Sequence[Exhibit] = ()
 
     @property
     def anchor(self) -> str:
         """Its place on the page, and the stem of its figures' names."""
         return f"{self.run.experiment}-{self.run.id}"
+
+
+def describe(run: Run) -> Section:
+    """The section on a run; all columns of it, if its experiment is not known here."""
+    experiment = EXPERIMENTS.get(run.experiment)
+    if experiment is None:
+        columns = list(
+            dict.fromkeys(name for trial in run.trials for name in trial.records if name not in ("step", "time"))
+        )
+        return Section(run, run.experiment, "", [Panel("time", name) for name in columns], columns)
+    return Section(
+        run,
+        experiment.title,
+        experiment.about.strip().partition("\n\n")[0].replace("\n", " "),
+        [shaded(panel, run.config) for panel in experiment.panels],
+        experiment.columns,
+        experiment.target(run.config),
+        [(claim, judge(claim, run)) for claim in experiment.claims],
+        experiment.exhibits(run),
+    )
+
+
+def judge(claim: Claim, run: Run) -> Verdict:
+    """What the data say to a claim; what is there of a run that was interrupted may not do."""
+    try:
+        return claim.judge(run)
+    except (LookupError, ValueError, ArithmeticError) as error:
+        return Verdict("not measured", f"the data do not suffice ({type(error).__name__}: {error})")
+
+
+def shaded(panel: Panel, config: Config) -> Panel:
+    """The panel, with distances that rounding alone explains (10·u·p, as `orthoptim.is_orthogonal` has it) shaded."""
+    dtype, p = DTYPES.get(config.get("dtype", "")), config.get("p")
+    if panel.y != "distance" or dtype is None or not isinstance(p, int):
+        return panel
+    return replace(panel, shade=10 * torch.finfo(dtype).eps / 2 * p)
