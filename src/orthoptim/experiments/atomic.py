@@ -9,17 +9,27 @@ def write(path: Path, data: bytes) -> None:
     """Writes a file, creating its folder; a file that was there is replaced at once or left as it was.
 
     Raises:
-        OSError: If the folder or the file cannot be written.
+        OSError: If the folder or the file cannot be written; it names the file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp's files are private
+        os.replace(name, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
         Path(name).unlink(missing_ok=True)
-        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from orthoptim.bench.workloads import WORKLOADS
 from orthoptim.experiments import asked, manual, methods, runner
 from orthoptim.experiments.display import display, summary
 from orthoptim.experiments.experiment import EXPERIMENTS, Experiment, configuration
-from orthoptim.experiments.results import ResultsError, load
+from orthoptim.experiments.results import ResultsError, Run, load
 
 app = typer.Typer(
     help="Optimize orthogonal and unitary matrices at scale.", no_args_is_help=True, rich_markup_mode=None
@@ -133,16 +134,44 @@ def _run(job: runner.Job) -> None:
         again = shlex.join(["orthoptim", *sys.argv[1:]])
         print(f"interrupted; {done} trials are done. To go on: {again}", file=sys.stderr)
         raise typer.Exit(128 + getattr(stopped, "signum", 2)) from None
-    if run.notice:
-        print(f"orthoptim: {run.notice}", file=sys.stderr)
+    _notice(run)
     console.print(summary(run, job.methods))
     print(f"results: {job.path}")
+    from orthoptim.experiments.report import describe, write_figures  # a second of imports
+
+    print(f"figure: {' '.join(map(str, write_figures(describe(run), job.out / 'figures')))}")
     if any(trial.status == "failed" for name in job.methods for trial in run.of(name)):
         raise typer.Exit(1)
 
 
 for _experiment in EXPERIMENTS.values():
     _add(_experiment)
+
+
+@app.command()
+def report(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RESULTS]...", help="Files of runs, or folders of them. Default: results."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
+    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+) -> None:
+    """Write a page on results: curves, table, and what the paper says against what was measured.
+
+    The page is one HTML file with all it needs inside. Beside it, in the folder "figures", each run gets a figure like
+    the paper's, in PNG and PDF.
+    """
+    from orthoptim.experiments.report import describe, find_runs, write_report  # a second of imports
+
+    with _one_line_errors():
+        runs = find_runs(results or [Path("results")])
+        for run in runs:
+            _notice(run)
+        for path in write_report([describe(run) for run in runs], out, figures=out.parent / "figures"):
+            print(path)
+    if open_:
+        webbrowser.open(out.resolve().as_uri())
 
 
 @app.command("methods", help=manual.METHODS_HELP)
@@ -187,6 +216,11 @@ def bench(
         figures = run_bench(workload or list(WORKLOADS), base, only, growth, seconds, device, Console())
         if json_file is not None:
             json_file.write_text(json.dumps(figures, indent=1))
+
+
+def _notice(run: Run) -> None:
+    if run.notice:
+        print(f"orthoptim: {run.notice}", file=sys.stderr)
 
 
 @contextmanager

@@ -7,27 +7,22 @@ from orthoptim.experiments.atomic import write
 from orthoptim.experiments.figures import save_figure
 from orthoptim.experiments.report.page import render
 from orthoptim.experiments.report.section import Section
-from orthoptim.experiments.results import Run, load
-
-
-class ReportError(Exception):
-    """A report that cannot be made; the message is one line for the user."""
+from orthoptim.experiments.results import ResultsError, Run, load
 
 
 def find_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs in files and folders, each once, in the order of experiments and ids.
 
     Raises:
-        ReportError: If a path is not there, or there is no run at all.
-        ResultsError: If a file is corrupt.
+        ResultsError: If a path is not there, a file is no run or corrupt, or there is no run at all.
     """
     files: dict[Path, None] = {}
     for path in paths:
         if not path.exists():
-            raise ReportError(f"there are no results at {path}; `orthoptim run` makes some")
+            raise ResultsError(f"there are no results at {path}; `orthoptim run` makes some")
         files |= {file.resolve(): None for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])}
     if not files:
-        raise ReportError(f"there are no results in {', '.join(map(str, paths))}; `orthoptim run` makes some")
+        raise ResultsError(f"there are no results in {', '.join(map(str, paths))}; `orthoptim run` makes some")
     return sorted((load(file) for file in files), key=lambda run: (run.experiment, run.id))
 
 
@@ -38,17 +33,13 @@ def write_report(sections: Sequence[Section], out: Path, figures: Path | None = 
         The paths of the files, the page first.
 
     Raises:
-        ReportError: If a file cannot be written.
+        OSError: If a file cannot be written.
     """
-    page = render(sections)
+    write(out, render(sections).encode())
     written = [out]
-    try:
-        write(out, page.encode())
-        if figures is not None:
-            for section in sections:
-                written += write_figures(section, figures)
-    except OSError as error:
-        raise ReportError(f"cannot write {error.filename or out}: {error.strerror}") from None
+    if figures is not None:
+        for section in sections:
+            written += write_figures(section, figures)
     return written
 
 
