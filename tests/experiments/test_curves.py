@@ -40,7 +40,7 @@ def test_the_axis_ascends_and_spans_all_trials(group, log, x):
 
 @given(POSITIVE, st.data(), st.booleans())
 def test_constant_curves_stay_constant_with_an_empty_band(value, data, log):
-    group = data.draw(trials(values=st.just(value), least=2, status=st.just("budget")))
+    group = data.draw(trials(values=st.just(value), least=3, status=st.just("budget")))
     curve = curves.average(group, "time", "gap", log=log)
     for line in (curve.mean, curve.low, curve.high):
         np.testing.assert_allclose(line, value, rtol=1e-9)
@@ -72,7 +72,7 @@ def test_the_mean_lies_between_the_trials_and_inside_its_band(group, log):
     every = np.concatenate([trial.records["gap"] for trial in group])
     assert (curve.mean >= every.min() * (1 - 1e-9)).all()
     assert (curve.mean <= every.max() * (1 + 1e-9)).all()
-    banded = curve.trials > 1
+    banded = curve.trials >= curves.LEAST
     assert (curve.low[banded] <= curve.mean[banded]).all()
     assert (curve.mean[banded] <= curve.high[banded]).all()
     assert np.isnan(curve.low[~banded]).all()
@@ -87,7 +87,7 @@ def test_in_log_space_the_curve_scales_with_the_values(group, factor):
     np.testing.assert_allclose(other.mean, one.mean * factor, rtol=1e-9)
 
 
-@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=8), st.floats(0.5, 0.99))
+@given(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=8), st.floats(0.5, 0.99))
 def test_the_interval_is_students(values, level):
     interval = curves.estimate(values, log=False, level=level)
     mean, error = np.mean(values), stats.sem(values)
@@ -103,7 +103,12 @@ def test_interpolation_is_linear_in_the_logarithm():
     group = [make([0, 2], [1, 1e-4], seed=0), make([0, 1, 2], [1, 1e-2, 1e-4], seed=1)]
     curve = curves.average(group, "time", "gap", log=True)
     np.testing.assert_allclose(curve.mean, [1, 1e-2, 1e-4])
-    np.testing.assert_allclose(curve.low, curve.mean)
+
+
+def test_of_two_trials_there_is_a_mean_and_no_band():
+    curve = curves.average([make([0, 1], [1, 1]), make([0, 1], [3, 3], seed=1)], "time", "gap", log=False)
+    assert curve.mean.tolist() == [2, 2]
+    assert not curve.banded
 
 
 @pytest.mark.parametrize(("status", "mean", "count"), [("converged", 2.0, 2), ("timeout", 3.0, 1), (None, 3.0, 1)])

@@ -12,6 +12,7 @@ from orthoptim.experiments import results
 from orthoptim.experiments.figures import draw, save_figure
 from orthoptim.experiments.methods import METHODS
 from orthoptim.experiments.panels import PAPER, Panel
+from orthoptim.experiments.results import Trial
 from orthoptim.experiments.styles import style_of
 
 from .synthetic import write_run
@@ -19,8 +20,8 @@ from .synthetic import write_run
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory):
-    statuses = {("SLPG", 1): "diverged", ("RGD", 0): None}
-    path = write_run(tmp_path_factory.mktemp("runs") / "pca-0.jsonl", seeds=2, steps=600, statuses=statuses)
+    statuses = {("SLPG", 1): "diverged", ("RGD", 0): None, ("Landing", 2): "failed"}
+    path = write_run(tmp_path_factory.mktemp("runs") / "pca-0.jsonl", seeds=3, steps=400, statuses=statuses)
     return results.load(path).trials
 
 
@@ -66,12 +67,26 @@ def test_a_method_has_one_colour_in_all_panels(trials):
 
 def test_bands_lost_trials_and_shade(trials):
     (axes,) = draw([(trials, Panel("time", "gap"))]).axes
-    banded = {"POGO", "RGD", "RSDM", "Landing", "LandingPC"}  # of SLPG's two trials one diverged
+    banded = {"POGO", "RGD", "RSDM", "LandingPC"}  # of the others' three trials one was lost
     assert len(axes.collections) == len(banded)
     crosses = [line for line in axes.lines if line.get_marker() == "x"]
-    assert [line.get_color() for line in crosses] == [style_of("SLPG").colour]
+    assert [line.get_color() for line in crosses] == [style_of("Landing").colour, style_of("SLPG").colour]
     (shaded,) = draw([(trials, replace(PAPER[2], shade=1e-5))]).axes
     assert len(shaded.patches) == 1
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_trial_that_diverges_ends_in_a_cross_where_it_leaves_the_panel(log):
+    def make(method, gaps, status):
+        return Trial(method, 0, status=status, records={"step": [0, 1, 2], "time": [0, 1, 2], "gap": gaps})
+
+    trials = [make("POGO", [1, 0.1, 0.01], "budget"), make("RGD", [1, 0.1, 0.02], "budget")]
+    before = draw([(trials, Panel("step", "gap", log_y=log))]).axes[0].get_ylim()
+    lost = replace(make("RGD", [1, 1e20, 1e30], "diverged"), seed=1)
+    (axes,) = draw([([*trials, lost], Panel("step", "gap", log_y=log))]).axes
+    assert axes.get_ylim() == before
+    (cross,) = (line for line in axes.lines if line.get_marker() == "x")
+    assert (cross.get_xdata()[0], cross.get_ydata()[0]) == (1, before[1])
 
 
 def test_bars_of_last_values(trials):

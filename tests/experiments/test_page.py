@@ -33,7 +33,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"".join(
     )
 )
 COLUMNS = ("gap", "projected_gap", "distance")
-STATUSES = {("SLPG", 1): "diverged", ("RSDM", 1): None, ("Landing", 0): "failed"}
+STATUSES = {("SLPG", 1): "diverged", ("RSDM", 2): None, ("Landing", 0): "failed"}
 
 
 def finding(says, measured, verdict):
@@ -43,7 +43,7 @@ def finding(says, measured, verdict):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    pca = results.load(write_run(folder / "pca-0123456789.jsonl", seeds=2, statuses=STATUSES))
+    pca = results.load(write_run(folder / "pca-0123456789.jsonl", seeds=3, statuses=STATUSES))
     other = results.load(write_run(folder / "evil.jsonl", experiment="evil", methods=("POGO", EVIL), seeds=1, steps=50))
     other.environment["cpu"] = other.config["note"] = other.notice = other.trials[1].message = EVIL
     findings = [
@@ -113,7 +113,7 @@ def test_it_loads_alone_and_without_complaint(shown, page):
     gap, distance, time = plots(shown)
     assert sorted(gap["names"]) == sorted(distance["names"]) == sorted(METHODS)
     assert gap["lost"] == ["SLPG, seed 1: diverged", "Landing, seed 0: failed"][::-1]
-    assert gap["bands"] == 4  # two seeds each, one lost of Landing and of SLPG
+    assert gap["bands"] == 4  # three seeds each, one lost of Landing and of SLPG
     assert time["bars"] == METHODS
     assert all(chart["drawn"] > 0 for chart in (gap, distance, time))
     assert (gap["x"], gap["scales"]) == ("training time (s)", ["linear", "log"])
@@ -157,7 +157,7 @@ def test_hovering_tells_the_values(shown):
         return plot.querySelector(".hoverlayer").textContent""",
         PCA,
     )
-    assert re.fullmatch(r"POGO0 s0\.3\d+0\.\d+ to 0\.\d+2 seeds", label)
+    assert re.fullmatch(r"POGO0 s0\.3\d+0\.\d+ to 0\.\d+3 seeds", label)
 
 
 def test_light_and_dark(shown):
@@ -200,10 +200,10 @@ def test_the_tables_say_what_happened(shown):
     lines = section.find_elements(By.CSS_SELECTOR, ".results tbody tr")
     rows = dict(zip(METHODS, (line.text for line in lines), strict=True))
     assert all(name in text for name, text in rows.items())
-    assert "2 converged" in rows["POGO"]
-    assert "1 budget, 1 diverged" in rows["SLPG"]
-    assert "1 budget, 1 unfinished" in rows["RSDM"]
-    assert "1 failed, 1 budget" in rows["Landing"]
+    assert "3 converged" in rows["POGO"]
+    assert "2 budget, 1 diverged" in rows["SLPG"]
+    assert "2 budget, 1 unfinished" in rows["RSDM"]
+    assert "1 failed, 2 budget" in rows["Landing"]
     assert re.search(r"> \d\.\d+ ×", rows["POGO"])
     assert "not reached" in rows["RGD"]
     troubles = section.find_element(By.CSS_SELECTOR, ".troubles").text

@@ -19,6 +19,9 @@ Floats = npt.NDArray[np.float64]
 LEVEL = 0.9
 """Of the confidence intervals: the paper's for performances."""
 
+LEAST = 3
+"""Trials that an interval needs: Student's t of two is so wide (6.3 standard errors) that it says nothing."""
+
 POINTS = 400
 """A curve has no more of them: twice what a column of a journal, or a screen, can tell apart."""
 
@@ -36,7 +39,7 @@ class Curve:
     Attributes:
         x: Ascending, without repetition.
         mean: Over the trials that got as far as x.
-        low: Lower end of the confidence interval of the mean; nan where there are fewer than two trials.
+        low: Lower end of the confidence interval of the mean; nan where there are fewer trials than `LEAST`.
         high: Its upper end.
         trials: How many trials the mean is over, at each x.
     """
@@ -55,7 +58,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One number from several trials: their mean, and its confidence interval where there are two trials or more."""
+    """One number from several trials: their mean, and its confidence interval (nan if they are fewer than `LEAST`)."""
 
     mean: float
     low: float
@@ -181,5 +184,5 @@ def _interval(values: Floats, level: float) -> tuple[Floats, Floats, Floats, npt
         mean = np.where(known, values, 0).sum(axis=0) / count
         variance = (np.where(known, values - mean, 0) ** 2).sum(axis=0) / (count - 1)
         reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * np.sqrt(variance / count)
-    reach = np.where(count > 1, reach, np.nan)
+    reach = np.where(count >= LEAST, reach, np.nan)
     return mean, mean - reach, mean + reach, count

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from orthoptim.experiments.atomic import write
-from orthoptim.experiments.curves import LOST, average, by_method, estimate, finished, last
+from orthoptim.experiments.curves import LOST, Curve, average, by_method, estimate, finished, last
 from orthoptim.experiments.panels import Panel
 from orthoptim.experiments.results import Trial
 from orthoptim.experiments.styles import DASHES, style_of
@@ -113,7 +113,7 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
         figure.legend(
             handles=handles,
             loc="outside upper center",
-            ncols=min(len(handles), 7 if columns > 1 else 3),
+            ncols=_legend_columns(methods, width),
             frameon=False,
             handlelength=2.8,
             columnspacing=1.4,
@@ -122,45 +122,69 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
     return figure
 
 
+def _legend_columns(methods: Sequence[str], width: float) -> int:
+    """As many as fit side by side, estimated by the length of the labels."""
+    widths = [0.56 + 0.058 * len(style_of(method).label) for method in methods]
+    return len(methods) if sum(widths) <= width else max(1, int(width / max(widths)))
+
+
 def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
     if panel.log:
         ax.set_yscale("log")
     if panel.log_x:
         ax.set_xscale("log")
     groups = by_method(trials)
-    for place, (method, group) in enumerate(groups.items()):
-        curve = average(group, panel.x, panel.y, log=panel.log)
-        if curve is None:
-            continue
+    curves = {method: average(group, panel.x, panel.y, log=panel.log) for method, group in groups.items()}
+    drawn = {method: curve for method, curve in curves.items() if curve is not None}
+    _limit(ax, panel, list(drawn.values()))
+    for place, (method, curve) in enumerate(drawn.items()):
         line = _line(method)
         # Markers at distances of their own along each line: where lines run together, the markers do not.
-        every = ((place + 0.5) / len(groups) * 0.25, 0.25)
+        every = ((place + 0.5) / len(drawn) * 0.25, 0.25)
         front = 3 if method == "POGO" else 2
         ax.plot(curve.x, curve.mean, markevery=every, markersize=3, zorder=front, **line)
-        ax.plot(
-            curve.x[-1:],
-            curve.mean[-1:],
-            line["marker"],
-            color=line["color"],
-            markersize=3.6,
-            zorder=front,
-            markeredgewidth=0,
-        )
+        end = {"marker": line["marker"], "color": line["color"], "markeredgewidth": 0}
+        ax.plot(curve.x[-1:], curve.mean[-1:], markersize=3.6, zorder=front, **end)
         if curve.banded:
             ax.fill_between(curve.x, curve.low, curve.high, color=line["color"], alpha=0.18, linewidth=0)
-        for trial in group:
+        for trial in groups[method]:
             if trial.status in LOST:
                 _lost(ax, trial, panel, line["color"])
-    if panel.shade is not None:
-        bottom, top = ax.get_ylim()
-        ax.axhspan(bottom, panel.shade, color=_SHADE, alpha=0.09, linewidth=0, zorder=0)
-        ax.set_ylim(bottom, max(top, panel.shade))
     ax.margins(x=0.02)
     if panel.log:
         ax.yaxis.set_major_locator(LogLocator(numticks=6))
         ax.yaxis.set_minor_formatter(NullFormatter())
     if not panel.log_x:
         ax.xaxis.set_major_locator(MaxNLocator(4))
+
+
+def _limit(ax: Axes, panel: Panel, curves: Sequence[Curve]) -> None:
+    """Makes the axis span means and shade: a wide band, or a trial that diverged, would leave no room for them."""
+    values = np.concatenate([*(curve.mean for curve in curves), [] if panel.shade is None else [panel.shade]])
+    if not len(values):
+        return
+    values = np.log10(values) if panel.log else values
+    low, high = float(values.min()), float(values.max())
+    margin = 0.07 * (high - low) or 0.5
+    bottom, top = low - margin, high + margin
+    if panel.log:
+        bottom, top = 10**bottom, 10**top
+    ax.set_ylim(bottom, top)
+    if panel.shade is not None:
+        ax.axhspan(bottom, panel.shade, color=_SHADE, alpha=0.09, linewidth=0, zorder=0)
+
+
+def _lost(ax: Axes, trial: Trial, panel: Panel, colour: str) -> None:
+    """A thin line that ends in a cross: where the trial does, or where it leaves the panel."""
+    curve = average([trial], panel.x, panel.y, log=panel.log)
+    if curve is None:
+        return
+    bottom, top = ax.get_ylim()
+    outside = np.flatnonzero((curve.mean < bottom) | (curve.mean > top))
+    count = outside[0] + 1 if len(outside) else len(curve.x)
+    x, y = curve.x[:count], np.clip(curve.mean[:count], bottom, top)
+    ax.plot(x, y, color=colour, linewidth=0.5)
+    ax.plot(x[-1:], y[-1:], "x", color=colour, markersize=4.5, markeredgewidth=1.1, zorder=4, clip_on=False)
 
 
 def _bars(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
@@ -183,14 +207,6 @@ def _bars(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
         ha="right",
         rotation_mode="anchor",
     )
-
-
-def _lost(ax: Axes, trial: Trial, panel: Panel, colour: str) -> None:
-    """A thin line that ends in a cross."""
-    curve = average([trial], panel.x, panel.y, log=panel.log)
-    if curve is not None:
-        ax.plot(curve.x, curve.mean, color=colour, linewidth=0.5)
-        ax.plot(curve.x[-1:], curve.mean[-1:], "x", color=colour, markersize=4.5, markeredgewidth=1.1, zorder=4)
 
 
 def _line(method: str) -> dict[str, Any]:

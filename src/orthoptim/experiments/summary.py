@@ -27,7 +27,7 @@ class Summary:
         method: Its name.
         trials: All of its trials.
         finals: Of each column asked for, the last value: the mean over trials that ended and were not lost.
-        time: The seconds that a trial trained for.
+        time: The seconds that a trial trained for. Means of times are geometric: speed-ups are ratios.
         reached: How many trials reached the target.
         time_to: Their time to it.
         speed_up: Against the reference; None unless all trials reached the target and the reference's came to an end.
@@ -59,9 +59,9 @@ def _summary(
         method=method,
         trials=trials,
         finals={name: estimate((last(trial, name) for trial in sound), log=name in LOG) for name in columns},
-        time=estimate((last(trial, "time") for trial in sound), log=False),
+        time=estimate((last(trial, "time") for trial in sound), log=True),
         reached=len(times),
-        time_to=estimate(times, log=False),
+        time_to=estimate(times, log=True),
         speed_up=_speed_up(trials, reference, target),
     )
 
@@ -79,8 +79,8 @@ def _speed_up(trials: list[Trial], reference: list[Trial], target: Target | None
     if not reference or len(mine) < len(trials) or not all(trial.status in ENDED for trial in reference):
         return None
     least = len(its) < len(reference)
-    slow = estimate((last(trial, "time") for trial in reference) if least else its, log=False)
-    fast = estimate(mine, log=False)
+    slow = estimate((last(trial, "time") for trial in reference) if least else its, log=True)
+    fast = estimate(mine, log=True)
     if slow is None or fast is None or fast.mean <= 0:
         return None
     return SpeedUp(slow.mean / fast.mean, least)

@@ -34,6 +34,8 @@ def interval(value: Estimate | None) -> str:
     """
     if value is None or not math.isfinite(value.low):
         return ""
+    if value.low > 0 and value.high > 1000 * value.low:
+        return f"{number(value.low)}–{number(value.high)}"
     power = _power(value.mean)
     low, high = (_digits(end / 10.0**power) for end in (value.low, value.high))
     return f"{low}–{high}" + (f" × {_ten(power)}" if power else "")

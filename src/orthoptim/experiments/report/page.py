@@ -62,7 +62,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": numbers.number, "interval": numbers.interval}
-    environment.globals |= {"label": label, "reference": REFERENCE, "level": curves.LEVEL}
+    environment.globals |= {"label": label, "reference": REFERENCE, "level": curves.LEVEL, "least": curves.LEAST}
     environment.tests["picture"] = lambda exhibit: isinstance(exhibit, exhibits.Picture)
     return environment
 

@@ -43,56 +43,71 @@ function meanTrace(method, curve, unit) {
   };
 }
 
-function lostTrace(method, trial) {
+// A thin line that ends in a cross: where the trial does, or where it leaves the range.
+function lostTrace(method, trial, range) {
+  const outside = trial.y.findIndex((y) => y < range[0] || y > range[1]);
+  const count = outside < 0 ? trial.y.length : outside + 1;
   return {
-    x: trial.x, y: trial.y, name: `${plain(method.label)}, seed ${trial.seed}: ${trial.status}`, mode: "lines+markers",
+    x: trial.x.slice(0, count), y: trial.y.slice(0, count).map((y) => Math.min(Math.max(y, range[0]), range[1])),
+    name: `${plain(method.label)}, seed ${trial.seed}: ${trial.status}`, mode: "lines+markers", cliponaxis: false,
     line: { color: colour(method), width: 1 },
-    marker: { symbol: "x-thin", size: trial.x.map((_, at) => (at === trial.x.length - 1 ? 10 : 0)), opacity: 1, line: { width: 2, color: colour(method) } },
-    hovertemplate: "<b>%{fullData.name}</b><br>%{x:.4~g}<br>%{y:.3~g}<extra></extra>",
+    marker: { symbol: "x-thin", size: Array.from({ length: count }, (_, at) => (at === count - 1 ? 10 : 0)), opacity: 1, line: { width: 2, color: colour(method) } },
+    hovertemplate: "<b>%{fullData.name}</b><extra></extra>",
   };
 }
 
-function curveTraces(chart, methods, state) {
+// The range of the means and of the shade: a wide band, or a trial that diverged, would leave no room for them.
+function rangeOf(means, shade, log) {
+  const known = [...means.flatMap((trace) => trace.y), ...(shade === null ? [] : [shade])].filter((y) => !log || y > 0);
+  if (!known.length) return [log ? 0.1 : 0, 1];
+  const ends = [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))];
+  const [low, high] = log ? ends.map(Math.log10) : ends;
+  const margin = 0.07 * (high - low) || 0.5;
+  return [low - margin, high + margin].map((end) => (log ? 10 ** end : end));
+}
+
+function curveTraces(chart, methods, state, logY) {
   const curves = chart.curves[state.axis];
   const shown = methods.filter((method) => curves[method.name]);
   const unit = state.axis === "time" ? "s" : "iterations";
   const byName = Object.fromEntries(methods.map((method) => [method.name, method]));
-  const bands = state.bands ? shown.filter((method) => curves[method.name].low.some((low) => low !== null)) : [];
-  return [
-    ...bands.map((method) => bandTrace(method, curves[method.name])),
-    ...chart.lost[state.axis].filter((trial) => byName[trial.method]).map((trial) => lostTrace(byName[trial.method], trial)),
-    ...shown.map((method) => meanTrace(method, curves[method.name], unit)).reverse(), // the first method, POGO, on top
-  ];
+  const banded = state.bands ? shown.filter((method) => curves[method.name].low.some((low) => low !== null)) : [];
+  const bands = banded.map((method) => bandTrace(method, curves[method.name]));
+  const means = shown.map((method) => meanTrace(method, curves[method.name], unit)).reverse(); // the first, POGO, on top
+  const range = rangeOf(means, chart.shade, logY);
+  const lost = chart.lost[state.axis].filter((trial) => byName[trial.method]).map((trial) => lostTrace(byName[trial.method], trial, range));
+  return { traces: [...bands, ...lost, ...means], range };
 }
 
 function barTraces(chart, methods, state) {
   const shown = methods.filter((method) => chart.bars[method.name]);
   const values = shown.map((method) => chart.bars[method.name]);
   const reach = (value, end) => (value.low === null ? 0 : Math.abs(value[end] - value.mean));
-  return [{
+  const bars = {
     type: "bar", x: shown.map((method) => plain(method.label)), y: values.map((value) => value.mean),
     marker: { color: shown.map(colour) }, hovertemplate: "<b>%{x}</b><br>%{y:.3~g}<extra></extra>",
     error_y: {
       type: "data", symmetric: false, visible: state.bands, color: variable("--ink"), thickness: 1.2,
       array: values.map((value) => reach(value, "high")), arrayminus: values.map((value) => reach(value, "low")),
     },
-  }];
+  };
+  return { traces: [bars], range: null };
 }
 
-function axisLayout(log, values) {
-  const known = values.filter((value) => value > 0);
-  const decades = log && known.length ? Math.log10(known.reduce((a, b) => Math.max(a, b)) / known.reduce((a, b) => Math.min(a, b))) : 0;
+function axisLayout(log, range) {
+  const decades = log && range ? Math.log10(range[1] / range[0]) : 0;
   return {
     type: log ? "log" : "linear", gridcolor: variable("--grid"), linecolor: variable("--quiet"), zeroline: false, showline: true,
     ticks: "outside", ticklen: 4, tickcolor: variable("--quiet"), automargin: true, exponentformat: "power",
+    ...(range ? { range: log ? range.map(Math.log10) : range } : {}),
     ...(decades > 1 ? { dtick: Math.ceil(decades / 7), tickfont: { size: 10 } } : { nticks: 6 }), // only powers of ten
   };
 }
 
-function shadeShape(top, values) {
-  const bottom = values.reduce((least, y) => (y > 0 && y < least ? y : least), top);
-  return { type: "rect", xref: "paper", x0: 0, x1: 1, yref: "y", y0: bottom / 2, y1: top, fillcolor: "#009E73", opacity: 0.1, line: { width: 0 }, layer: "below" };
-}
+const shadeShape = (top, bottom) => ({
+  type: "rect", xref: "paper", x0: 0, x1: 1, yref: "y", y0: bottom, y1: top,
+  fillcolor: "#009E73", opacity: 0.1, line: { width: 0 }, layer: "below",
+});
 
 function draw(plot) {
   const section = plot.closest("section");
@@ -101,17 +116,16 @@ function draw(plot) {
   const state = stateOf(section);
   const shown = methods.filter((method) => !state.hidden.has(method.name));
   const logY = plot.closest(".chart").querySelector(".log-y").checked;
-  const traces = chart.bars ? barTraces(chart, shown, state) : curveTraces(chart, shown, state);
-  const values = (axis) => traces.flatMap((trace) => trace[axis]);
+  const { traces, range } = chart.bars ? barTraces(chart, shown, state) : curveTraces(chart, shown, state, logY);
   const layout = {
     font: { family: variable("--sans"), size: 12, color: variable("--quiet") },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 52, r: 10, t: 12, b: 42 },
     showlegend: false, hovermode: "closest", dragmode: touch.matches ? false : "zoom", // a finger scrolls the page
     hoverlabel: { bgcolor: variable("--raised"), bordercolor: variable("--rule"), font: { family: variable("--sans"), color: variable("--ink") }, align: "left" },
-    xaxis: chart.bars ? { automargin: true } : { ...axisLayout(state.logX, values("x")), title: { text: axes[state.axis], standoff: 8 } },
-    yaxis: axisLayout(logY, values("y")),
+    xaxis: chart.bars ? { automargin: true } : { ...axisLayout(state.logX), title: { text: axes[state.axis], standoff: 8 } },
+    yaxis: axisLayout(logY, range),
   };
-  if (chart.shade !== null) layout.shapes = [shadeShape(chart.shade, values("y"))];
+  if (range && chart.shade !== null) layout.shapes = [shadeShape(chart.shade, range[0])];
   const config = { responsive: true, displayModeBar: false };
   return Plotly.react(plot, traces, layout, config);
 }
