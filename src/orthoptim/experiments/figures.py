@@ -98,7 +98,10 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
     columns = min(len(panels), 4)
     rows = -(-len(panels) // columns)
     width = WIDTH if columns > 1 else WIDTH / 2
-    figure = Figure(figsize=(width, 0.32 + rows * (1.55 if columns > 3 else 1.75)), layout="constrained")
+    methods = list(dict.fromkeys(trial.method for trials, panel in panels if panel.x != "method" for trial in trials))
+    legend = _legend_columns(methods, width)
+    height = 0.18 + 0.14 * -(-len(methods) // legend) + rows * (1.55 if columns > 3 else 1.75)
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for (trials, panel), ax in zip(panels, axes, strict=False):
         (_bars if panel.x == "method" else _curves)(ax, trials, panel)
@@ -107,13 +110,11 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
         ax.set_ylabel(panel.y_label)
     for ax in axes[len(panels) :]:
         ax.remove()
-    methods = list(dict.fromkeys(trial.method for trials, panel in panels if panel.x != "method" for trial in trials))
     if methods:
-        handles = [Line2D([], [], label=style_of(method).label, **_line(method), markersize=3.5) for method in methods]
         figure.legend(
-            handles=handles,
+            handles=[Line2D([], [], label=style_of(name).label, **_line(name), markersize=3.5) for name in methods],
             loc="outside upper center",
-            ncols=_legend_columns(methods, width),
+            ncols=legend,
             frameon=False,
             handlelength=2.8,
             columnspacing=1.4,
@@ -125,7 +126,7 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
 def _legend_columns(methods: Sequence[str], width: float) -> int:
     """As many as fit side by side, estimated by the length of the labels."""
     widths = [0.56 + 0.058 * len(style_of(method).label) for method in methods]
-    return len(methods) if sum(widths) <= width else max(1, int(width / max(widths)))
+    return max(1, len(methods) if sum(widths) <= width else int(width / max(widths)))
 
 
 def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:

@@ -82,7 +82,7 @@ function curveTraces(chart, methods, state, logY) {
 function barTraces(chart, methods, state) {
   const shown = methods.filter((method) => chart.bars[method.name]);
   const values = shown.map((method) => chart.bars[method.name]);
-  const reach = (value, end) => (value.low === null ? 0 : Math.abs(value[end] - value.mean));
+  const reach = (value, end) => (value.low === null ? null : Math.abs(value[end] - value.mean));
   const bars = {
     type: "bar", x: shown.map((method) => plain(method.label)), y: values.map((value) => value.mean),
     marker: { color: shown.map(colour) }, hovertemplate: "<b>%{x}</b><br>%{y:.3~g}<extra></extra>",
