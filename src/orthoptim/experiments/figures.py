@@ -147,7 +147,7 @@ def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
         end = {"marker": line["marker"], "color": line["color"], "markeredgewidth": 0}
         ax.plot(curve.x[-1:], curve.mean[-1:], markersize=3.6, zorder=front, **end)
         if curve.banded:
-            ax.fill_between(curve.x, curve.low, curve.high, color=line["color"], alpha=0.18, linewidth=0)
+            ax.fill_between(curve.x, curve.low, curve.high, color=line["color"], alpha=0.12, linewidth=0)
         for trial in groups[method]:
             if trial.status in LOST:
                 _lost(ax, trial, panel, line["color"])

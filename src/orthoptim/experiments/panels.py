@@ -11,6 +11,7 @@ LABELS = {
     "loss": "loss",
     "max_distance": "largest manifold distance",
     "method": "",
+    "processor_time": "processor time (s)",
     "projected_gap": "optimality gap, projected",
     "step": "iteration",
     "time": "training time (s)",

@@ -26,7 +26,7 @@ function bandTrace(method, curve) {
   return {
     x: [...known, ...back].map((at) => curve.x[at]),
     y: [...known.map((at) => curve.high[at]), ...back.map((at) => curve.low[at])],
-    fill: "toself", fillcolor: colour(method), opacity: 0.16, line: { width: 0 }, mode: "lines", hoverinfo: "skip",
+    fill: "toself", fillcolor: colour(method), opacity: 0.12, line: { width: 0 }, mode: "lines", hoverinfo: "skip",
   };
 }
 
