@@ -48,12 +48,14 @@ class _Contraction(torch.autograd.Function):
         nodes, units, _ = weight.shape
         out = children.new_empty(nodes, units, children.shape[-1])
         kept: list[Tensor] = []
+        scratch: dict[torch.Size, Tensor] = {}
         for block in _blocks(weight, children):
             u, v = _halves(children[block])
             t = torch.bmm(_tall(weight[block], v), v).unflatten(1, (units, -1))
-            torch.sum(torch.view_as_real(t * u[:, None]), 2, out=torch.view_as_real(out[block]))
             if trained:
                 kept.append(t)
+            product = torch.mul(t, u[:, None], out=_scratch(scratch, t))
+            _sum(product, 2, out=out[block])
         ctx.save_for_backward(weight, children, *kept)
         return out
 
@@ -65,13 +67,15 @@ class _Contraction(torch.autograd.Function):
         d_weight = torch.empty_like(weight) if of_weight else None
         d_children = torch.empty_like(children) if of_children else None
         bar = gradient.conj().resolve_conj()
+        scratch: dict[torch.Size, Tensor] = {}
         for block, t in zip(_blocks(weight, children), kept, strict=True):
             u, v = _halves(children[block])
-            t_bar = (bar[block, :, None] * u[:, None]).flatten(1, 2)
+            room = _scratch(scratch, t)
+            u_bar = _sum(torch.mul(bar[block, :, None], t, out=room), 1, out=torch.empty_like(u))
+            t_bar = torch.mul(bar[block, :, None], u[:, None], out=room).flatten(1, 2)
             if d_weight is not None:
                 torch.bmm(t_bar, v.mT, out=_tall(d_weight[block], v))
             if d_children is not None:
-                u_bar = _sum(bar[block, :, None] * t, 1)
                 v_bar = torch.bmm(_tall(weight[block], v).mT, t_bar)
                 _unkron(u_bar, v_bar, children[block], out=d_children[block])
         for result in (d_weight, d_children):
@@ -81,11 +85,21 @@ class _Contraction(torch.autograd.Function):
 
 
 def _blocks(weight: Tensor, children: Tensor) -> Iterator[slice]:
-    """Slices of nodes. A multiple of eight, so that threads which share out the products of a block end together."""
+    """Slices of nodes; as many at least as there are threads, which share out the products of a block."""
     nodes, arity, units, examples = children.shape
-    entries = weight.shape[1] * units ** (arity // 2) * examples
-    size = max(8, BLOCK // max(1, entries) // 8 * 8)
+    size = nodes
+    if weight.device.type == "cpu":
+        entries = weight.shape[1] * units ** (arity // 2) * examples
+        threads = torch.get_num_threads()
+        size = max(1, BLOCK // max(1, entries * threads)) * threads
     return (slice(start, start + size) for start in range(0, nodes, size))
+
+
+def _scratch(kept: dict[torch.Size, Tensor], like: Tensor) -> Tensor:
+    """Memory for a block, used again for the next: fresh memory costs as much as what is computed in it."""
+    if like.shape not in kept:
+        kept[like.shape] = torch.empty_like(like)
+    return kept[like.shape]
 
 
 def _tall(weight: Tensor, v: Tensor) -> Tensor:
@@ -112,9 +126,10 @@ def _unkron(u_bar: Tensor, v_bar: Tensor, children: Tensor, out: Tensor) -> None
     units = children.shape[2]
     for first, bar in ((0, u_bar), (2, v_bar)):
         a, b, square = children[:, first], children[:, first + 1], bar.unflatten(1, (units, units))
-        out[:, first] = _sum(square * b[:, None], 2)
-        out[:, first + 1] = _sum(square * a[:, :, None], 1)
+        _sum(square * b[:, None], 2, out=out[:, first])
+        _sum(square * a[:, :, None], 1, out=out[:, first + 1])
 
 
-def _sum(x: Tensor, dim: int) -> Tensor:
-    return torch.view_as_complex(torch.view_as_real(x).sum(dim))
+def _sum(x: Tensor, dim: int, out: Tensor) -> Tensor:
+    torch.sum(torch.view_as_real(x), dim, out=torch.view_as_real(out))
+    return out

@@ -79,13 +79,13 @@ def combine_vectors(weight: Tensor, children: Tensor) -> Messages:
 def scaled_vectors(y: Tensor) -> Messages:
     """Vectors (nodes, units, examples) and the logarithm of their scale.
 
-    The scale is the largest real or imaginary part, which is a modulus up to √2, costs no root, and can be neither
-    infinite nor zero where the vector is not. A vector that is zero remains zero.
+    The scale is the largest real or imaginary part, which is a modulus up to √2 and costs no root; at least the smallest
+    normal number, so that its reciprocal is finite. A vector that is zero remains zero.
     """
-    parts = torch.view_as_real(y)
-    scale = parts.detach().abs().amax(1).amax(-1)
-    scale = torch.where(scale == 0, 1, scale)
-    return Messages(torch.view_as_complex(parts / scale[:, None, :, None]), scale.log())
+    largest = torch.view_as_real(y.detach()).abs().amax(1)
+    scale = torch.maximum(largest[..., 0], largest[..., 1]).clamp_min(torch.finfo(largest.dtype).tiny)
+    # a complex factor: torch's product of complex and real, or of views as real, is not vectorised
+    return Messages(y * scale.reciprocal().to(y.dtype)[:, None], scale.log())
 
 
 def leaf_densities(leaves: Tensor) -> Messages:
