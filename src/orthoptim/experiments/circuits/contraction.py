@@ -7,8 +7,8 @@ With u = y₁⊗y₂ and v = y₃⊗y₄ (for two children u = y₁, v = y₂)
 so that all but a K²-th of the work is one matrix product per node, batched over nodes. Examples are the last dimension:
 every other operation then runs along contiguous memory.
 
-The backward pass is written out, for two reasons. It works with ȳ = conj(gradient), for which the chain rule is that of
-holomorphic functions (no conjugates of anything large); and it goes through the nodes in blocks that fit into the cache.
+The backward pass is written out, for two reasons. It works with ȳ = conj(gradient), for which the chain rule is that
+of holomorphic functions (no conjugates of anything large); and it goes through the nodes in blocks that fit the cache.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def contract(weight: Tensor, children: Tensor) -> Tensor:
         True
     """
     trained = torch.is_grad_enabled() and (weight.requires_grad or children.requires_grad)
-    out: Tensor = _Contraction.apply(weight, children, trained)
+    out: Tensor = _Contraction.apply(weight, children, trained)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -51,7 +51,7 @@ class _Contraction(torch.autograd.Function):
         scratch: dict[torch.Size, Tensor] = {}
         for block in _blocks(weight, children):
             u, v = _halves(children[block])
-            t = torch.bmm(_tall(weight[block], v), v).unflatten(1, (units, -1))
+            t = torch.bmm(_tall(weight[block], v), v).view(len(u), units, *u.shape[1:])
             if trained:
                 kept.append(t)
             product = torch.mul(t, u[:, None], out=_scratch(scratch, t))
@@ -60,7 +60,7 @@ class _Contraction(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         weight, children, *kept = ctx.saved_tensors
         of_weight, of_children, _ = ctx.needs_input_grad
@@ -125,7 +125,8 @@ def _unkron(u_bar: Tensor, v_bar: Tensor, children: Tensor, out: Tensor) -> None
         return
     units = children.shape[2]
     for first, bar in ((0, u_bar), (2, v_bar)):
-        a, b, square = children[:, first], children[:, first + 1], bar.unflatten(1, (units, units))
+        a, b = children[:, first], children[:, first + 1]
+        square = bar.view(len(bar), units, *b.shape[1:])
         _sum(square * b[:, None], 2, out=out[:, first])
         _sum(square * a[:, :, None], 1, out=out[:, first + 1])
 

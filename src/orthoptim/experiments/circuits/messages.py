@@ -79,8 +79,8 @@ def combine_vectors(weight: Tensor, children: Tensor) -> Messages:
 def scaled_vectors(y: Tensor) -> Messages:
     """Vectors (nodes, units, examples) and the logarithm of their scale.
 
-    The scale is the largest real or imaginary part, which is a modulus up to √2 and costs no root; at least the smallest
-    normal number, so that its reciprocal is finite. A vector that is zero remains zero.
+    The scale is the largest real or imaginary part, which is a modulus up to √2 and costs no root; at least the
+    smallest normal number, so that its reciprocal is finite. A vector that is zero remains zero.
     """
     largest = torch.view_as_real(y.detach()).abs().amax(1)
     scale = torch.maximum(largest[..., 0], largest[..., 1]).clamp_min(torch.finfo(largest.dtype).tiny)
@@ -95,23 +95,27 @@ def leaf_densities(leaves: Tensor) -> Messages:
 
 
 def combine_densities(weight: Tensor, children: Tensor) -> Messages:
-    """The densities of a fold, a few nodes at a time."""
-    parts = zip(weight.split(16), children.split(16), strict=True)
+    """The densities of a fold, a few nodes at a time: W in double precision, and twice, is large."""
+    parts = zip(torch.split(weight, 4), torch.split(children, 4), strict=True)
     return scaled_densities(torch.cat([sandwich(w.to(r.dtype), r.unbind(1)) for w, r in parts]))
 
 
 def sandwich(weight: Tensor, densities: Sequence[Tensor]) -> Tensor:
-    """W(R₁⊗R₂⊗…)Wᴴ, for W of shape (..., units, inputs), one factor at a time."""
-    product = apply_factors(weight, densities)
-    return product @ weight.mH
+    """W(R₁⊗R₂⊗…)Wᴴ, for W of shape (batch, units, inputs), one factor at a time."""
+    return apply_factors(weight, densities) @ weight.mH
 
 
 def apply_factors(weight: Tensor, factors: Sequence[Tensor]) -> Tensor:
-    """W(A₁⊗A₂⊗…), for W of shape (..., units, inputs), one factor at a time; leading dims broadcast."""
+    """W(A₁⊗A₂⊗…), for W of shape (batch, units, inputs), one factor at a time.
+
+    Args:
+        weight: W.
+        factors: square, (batch, units of a child, units of a child); a batch of one serves all.
+    """
     for factor in reversed(factors):
-        # the last of the inputs is contracted, and its place is taken by the one before it: a cycle, closed by the loop
-        units = factor.shape[-1]
-        product = weight.unflatten(-1, (-1, units)) @ factor[..., None, :, :]
+        # the last input is contracted and becomes the first: after a full cycle all are in place again
+        rows = weight.reshape(len(weight), -1, factor.shape[-1])
+        product = (rows @ factor).view(-1, weight.shape[1], rows.shape[1] // weight.shape[1], factor.shape[-1])
         weight = product.transpose(-2, -1).flatten(-2)
     return weight
 

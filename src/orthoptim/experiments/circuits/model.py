@@ -1,7 +1,6 @@
 """Squared unitary circuits: the density |c(x)|² of a tree of unitary matrices, normalised because they are unitary."""
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +19,9 @@ from orthoptim.experiments.circuits.structure import quad_tree
 class SquaredUnitaryCircuit(nn.Module):
     r"""A probability distribution over images, p(x) = |c(x)|², with c a circuit of complex matrices over a quad-tree.
 
-    A pixel with value s outputs column s of its leaf E (units × states); an inner node outputs W(y₁⊗y₂⊗y₃⊗y₄), where the
-    yᵢ are its children's outputs; the root has one unit, and outputs c(x). If all matrices have orthonormal rows, as they
-    have at first, p sums to one. Elsewhere the partition function is exact too, see :meth:`log_partition`.
+    A pixel with value s outputs column s of its leaf E (units × states); an inner node outputs W(y₁⊗y₂⊗y₃⊗y₄), where
+    the yᵢ are its children's outputs; the root has one unit, and outputs c(x). If all matrices have orthonormal rows,
+    as they have at first, p sums to one. Elsewhere the partition function is exact too, see :meth:`log_partition`.
 
     Every parameter is a batch of matrices, ready for ``oo.POGO(circuit.parameters(), lr=0.5)``: ``leaves`` (pixels,
     units, states), and in ``weights``, for each level and each number of children, (nodes, units, units⁴ or units²).
@@ -77,7 +76,7 @@ class SquaredUnitaryCircuit(nn.Module):
                 oo.orthogonalize_(parameter, side="rows", init="random", generator=generator)
 
     def forward(self, images: Tensor) -> Tensor:
-        """log |c(x)|² of each image: its log-likelihood, where all matrices are unitary.
+        """Evaluate log |c(x)|² of each image: its log-likelihood, where all matrices are unitary.
 
         Elsewhere the log-likelihood is this minus :meth:`log_partition`.
 
@@ -91,9 +90,9 @@ class SquaredUnitaryCircuit(nn.Module):
         return modulus.log() + 2 * root.logs[0]
 
     def log_partition(self) -> Tensor:
-        """log Z = log Σ |c(x)|² over all images, exact for any matrices, in double precision; 0 for unitary ones."""
+        """Sum |c(x)|² over all images: log Z, exact for any matrices, in double precision; 0 for unitary ones."""
         *_, root = ascend(self.tree, list(self.weights), leaf_densities(self.leaves), combine_densities)
-        return cast(Tensor, root.values[0, 0, 0].real.log() + root.logs[0])
+        return root.values[0, 0, 0].real.log() + root.logs[0]
 
     def columns(self, images: Tensor) -> Tensor:
         """The pixels of images as int64 (pixels, examples), raster order."""

@@ -2,8 +2,8 @@
 
     python -m orthoptim.experiments.circuits.speed --units 10 --batch 256
 
-prints the time of the likelihood and its gradient against that of the same products, forward and backward, bare: on tensors
-that exist already, and nothing around them. The two take turns, and the ratio is that of their minima.
+prints the time of the likelihood and its gradient against that of the same products, forward and backward, bare: on
+tensors that exist already, and nothing around them. The two take turns, and the ratio is that of their minima.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def training_step(circuit: SquaredUnitaryCircuit, images: torch.Tensor) -> Calla
 
     def step() -> None:
         circuit.zero_grad()
-        circuit(images).mean().neg().backward()  # type: ignore[no-untyped-call]
+        circuit(images).mean().neg().backward()
 
     return step
 
@@ -30,7 +30,7 @@ def bare_products(circuit: SquaredUnitaryCircuit, batch: int) -> Callable[[], No
     """For each fold the three batched products of a step: t = Wv, and those for the gradients of W and of v."""
     calls = []
     for weight in circuit.weights:
-        nodes, units, inputs = weight.shape
+        nodes, _, inputs = weight.shape
         half = circuit.units if inputs == circuit.units**2 else circuit.units**2
         tall = weight.detach().view(nodes, -1, half)
         v = torch.randn(nodes, half, batch, dtype=tall.dtype)
