@@ -97,8 +97,13 @@ def test_the_unrolled_form_is_the_tiny_one(shape, landing, normalized):
         assert torch.equal(clipped[:, 0], step.clipped)
 
 
-@pytest.mark.parametrize("base", [oo.VAdam(), oo.SGD(momentum=0.9, dampening=0.1), oo.Adam(), oo.SGD()])
-@pytest.mark.parametrize("layout", ["rows", "columns", "channels_last", "bfloat16", "many"])
+@pytest.mark.parametrize(
+    ("base", "layout"),
+    [
+        *[(oo.VAdam(), layout) for layout in ("rows", "columns", "channels_last", "bfloat16", "many")],
+        *[(base, "rows") for base in (oo.SGD(), oo.SGD(momentum=0.9, dampening=0.1), oo.Adam())],
+    ],
+)
 def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monkeypatch):
     """Also where a gradient is not finite: that matrix keeps its value and its state."""
     monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
@@ -142,6 +147,19 @@ def test_the_fused_step_is_one_graph_for_batches_of_any_size_and_one_loop():
     assert counters["stats"]["unique_graphs"] == 1
     assert metrics.generated_kernel_count == 1
     assert extra_bytes(opt.step) < params[0].nbytes
+
+
+def test_the_fused_step_follows_options_that_change(monkeypatch):
+    """Its graphs have no guards: what they depend on is their key."""
+    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
+    params, others = [point(8, 3, 3)], [point(8, 3, 3)]
+    opt, eager = oo.POGO(params, 0.1, compile=True), oo.POGO(others, 0.1)
+    changes = [{}, {"betas": [0.5, 0.9]}, {"landing": "half"}, {"maximize": True}, {"lr": 0.01}, {"betas": (0.9, 0.99)}]
+    for t, change in enumerate(changes):
+        for optimizer, mine in ((opt, params), (eager, others)):
+            optimizer.param_groups[0].update(change)
+            steps(optimizer, mine, 1, t)
+        torch.testing.assert_close(params[0], others[0], rtol=0, atol=2e-6)
 
 
 def _entries(x):

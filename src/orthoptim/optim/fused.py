@@ -56,8 +56,8 @@ class FusedStep:
     ) -> tuple[Tensor, State]:
         """X and the state, overwritten; where nothing can be compiled, what ``otherwise`` returns."""
         whole = [x, grad, *(state[name] for name in self.tables)]
-        options = [value for name, value in self.group.items() if name not in ("params", "lr")]
-        key = (x.shape[1:], x.dtype, x.device, *(a.stride() for a in whole), *options)
+        options = [value for name, value in self.group.items() if name not in ("params", "param_names", "lr")]
+        key = (x.shape[1:], x.dtype, x.device, *(a.stride() for a in whole), repr(options))
         if key not in self._compiled:
             self._compiled[key] = Compiled(self._advance_, dynamic=True, options=_OPTIONS)
         columns = {name: state[name].unsqueeze(1) for name in self.columns}
