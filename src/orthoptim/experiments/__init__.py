@@ -1,5 +1,5 @@
 """The paper's experiments, and the harness they share. Importing this registers them."""
 
-from orthoptim.experiments import pca, precision, procrustes
+from orthoptim.experiments import cnn, pca, precision, procrustes, vit
 
-__all__ = ["pca", "precision", "procrustes"]
+__all__ = ["cnn", "pca", "precision", "procrustes", "vit"]

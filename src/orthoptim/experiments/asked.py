@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Seq
     """The offered methods that names or shell patterns match, in the order of the words; by default the usual ones."""
     words = [word.strip() for text in patterns for word in text.split(",") if word.strip()]
     found: list[str] = []
-    for word in words or experiment.default_methods:
+    usual = [name for name in experiment.default_methods if name in offered]  # a variant may have fewer
+    for word in words or usual:
         matching = fnmatch.filter(offered, word)
         if not matching:
             raise AskedError(f"unknown method {word!r} in {experiment.name}; there are {', '.join(offered)}")
@@ -50,6 +52,33 @@ def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Seq
             elif name == word:
                 raise AskedError(f"{name} is not installed; install it with: pip install 'orthoptim[peers]'")
     return list(dict.fromkeys(found))
+
+
+def setting(name: str, text: str, former: Any) -> Any:
+    """A size of an experiment from the command line, of the kind that the scale has.
+
+    Example:
+        >>> setting("epochs", "2.5", 10.0), setting("widths", "8,16,16", [64, 256, 256])
+        (2.5, [8, 16, 16])
+    """
+    if isinstance(former, str):
+        return text
+    numbers = _numbers(text, type(former[0]) if isinstance(former, list) else type(former))
+    if isinstance(former, list) and len(numbers) == len(former):
+        return numbers
+    if not isinstance(former, list) and len(numbers) == 1:
+        return numbers[0]
+    example = ",".join(map(str, former)) if isinstance(former, list) else str(former)
+    raise AskedError(f"--{name.replace('_', '-')} {text!r} makes no sense; write something like {example}")
+
+
+def _numbers(text: str, kind: type[int] | type[float]) -> list[float]:
+    """Positive numbers by comma; none if one of them is not."""
+    try:
+        found = [kind(word) for word in text.split(",")]
+    except ValueError:
+        return []
+    return found if all(0 < number < math.inf for number in found) else []
 
 
 def seeds(text: str | None, scale: Scale) -> list[int]:

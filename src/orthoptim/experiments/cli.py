@@ -1,10 +1,12 @@
 """The command line. Commands only read their words, and call the room that does what they ask."""
 
+import inspect
 import json
+import os
 import shlex
 import sys
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +17,8 @@ from rich.console import Console
 
 from orthoptim.bench.tables import bench as run_bench
 from orthoptim.bench.workloads import WORKLOADS
-from orthoptim.experiments import asked, manual, methods, runner
+from orthoptim.experiments import asked, datasets, manual, methods, runner
+from orthoptim.experiments.datasets.commands import app as data_app
 from orthoptim.experiments.display import display, summary
 from orthoptim.experiments.experiment import EXPERIMENTS, Experiment, configuration
 from orthoptim.experiments.results import ResultsError, Run, load
@@ -27,6 +30,7 @@ run_app = typer.Typer(
     help=manual.RUN, short_help="Run an experiment of the paper.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(run_app, name="run")
+app.add_typer(data_app, name="data")
 
 
 @app.callback()
@@ -54,7 +58,8 @@ def _add(experiment: Experiment) -> None:
             list[str] | None,
             typer.Option(
                 metavar="NAMES",
-                help="Names or shell patterns, by comma or repeated. Default: those of the paper and POGO-BB.",
+                help="Names or shell patterns, by comma or repeated. "
+                f"Default: {', '.join(experiment.default_methods)}.",
                 autocompletion=complete,
                 show_default=False,
             ),
@@ -68,7 +73,8 @@ def _add(experiment: Experiment) -> None:
         variant: Annotated[
             str | None,
             typer.Option(
-                metavar="VARIANT",
+                f"--{experiment.variant_option}",
+                metavar=experiment.variant_option.upper(),
                 help=variants,
                 autocompletion=lambda: list(experiment.variants),
                 hidden=not experiment.variants,
@@ -100,25 +106,59 @@ def _add(experiment: Experiment) -> None:
         checkpoint_every: Annotated[
             float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints of a trial.")
         ] = 5.0,
+        data_dir: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FOLDER",
+                help="Where the data sets are; by default $ORTHOPTIM_DATA, else the user's cache.",
+                hidden=not experiment.needs_data,
+            ),
+        ] = None,
+        **settings: str | bool | None,
     ) -> None:
         with _one_line_errors():
+            if data_dir is not None:
+                os.environ[datasets.VARIABLE] = str(data_dir)
             scale = asked.choice("scale", scale, list(experiment.scales))
-            offered = list(experiment.methods(configuration(experiment, scale)))
+            variant = variant and asked.choice(experiment.variant_option, variant, list(experiment.variants))
+            former = experiment.scales[scale].sizes
+            sizes = {
+                name: asked.setting(name, value, former[name]) if isinstance(value, str) else value
+                for name, value in settings.items()
+                if value is not None
+            }
+            offered = list(experiment.methods(configuration(experiment, scale, variant=variant, sizes=sizes)))
             names = asked.chosen_methods(experiment, offered, methods or [])
             config = configuration(
                 experiment,
                 scale,
-                variant=variant and asked.choice("variant", variant, list(experiment.variants)),
+                variant=variant,
                 dtype=dtype and asked.choice("dtype", dtype, experiment.dtypes),
                 device=asked.device(device),
                 threads=threads or torch.get_num_threads(),
+                sizes=sizes,
                 overrides=asked.overrides(set_ or [], names),
             )
             chosen = asked.seeds(seeds, experiment.scales[scale])
             job = runner.Job(experiment, config, names, chosen, out, timeout, retry, checkpoint_every)
             _run(job)
 
+    _offer(command, experiment)
     run_app.command(experiment.name, help=manual.of(experiment), short_help=experiment.title)(command)
+
+
+def _offer(command: Callable[..., None], experiment: Experiment) -> None:
+    """Put an option for each setting of an experiment in the place of ``**settings``, where typer looks for them."""
+    signature = inspect.signature(command)
+    *fixed, _ = signature.parameters.values()
+    extra = []
+    for name, text in experiment.settings.items():
+        former = experiment.scales["paper"].sizes[name]
+        flag = isinstance(former, bool)
+        option = typer.Option(help=text) if flag else typer.Option(help=text, metavar=name.upper(), show_default=False)
+        kind = Annotated[bool | None, option] if flag else Annotated[str | None, option]
+        extra.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+    command.__signature__ = signature.replace(parameters=[*fixed, *extra])  # type: ignore[attr-defined]
 
 
 def _run(job: runner.Job) -> None:

@@ -109,7 +109,11 @@ def duration(seconds: float | None) -> str:
 def _values(values: Mapping[str, float]) -> str:
     """The figures to watch: a gap or whatever the experiment has instead, and the distance."""
     names = [*[name for name in ("gap", "bpd", "accuracy", "loss") if name in values][:1], "distance"]
-    return "  ".join(f"{name} {values[name]:.1e}" for name in names if name in values)
+    return "  ".join(f"{name} {_figure(name, values[name])}" for name in names if name in values)
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value:.1%}" if name == "accuracy" else f"{value:.1e}"
 
 
 class Lines:
@@ -237,7 +241,11 @@ def summary(run: Run, names: Sequence[str]) -> Table:
     table = Table(title=f"{run.experiment}, {run.config['scale']}", title_justify="left")
     table.add_column("method", no_wrap=True)
     table.add_column("trials")
-    for title in ([f"steps to {tolerance:.0e}", f"time to {tolerance:.0e}"] if tolerance else []) + ["gap", "distance"]:
+    columns = [name for name in ("gap", "accuracy") if any(name in trial.records for trial in run.trials)]
+    columns.append("distance")
+    for title in [f"steps to {tolerance:.0e}", f"time to {tolerance:.0e}"] if tolerance else ["time"]:
+        table.add_column(title, justify="right")
+    for title in columns:
         table.add_column(title, justify="right")
     order = sorted(names, key=lambda name: (time_to(run, name), names.index(name)) if tolerance else (0, 0))
     for name in order:
@@ -246,7 +254,10 @@ def summary(run: Run, names: Sequence[str]) -> Table:
         if tolerance:
             steps, seconds = steps_to(run, name), time_to(run, name)
             row += [f"{steps:.0f}", f"{seconds:.2f} s"] if math.isfinite(steps) else ["–", "–"]
-        table.add_row(*row, *(_worst(trials, column) for column in ("gap", "distance")))
+        else:
+            times = [trial.records["time"][-1] for trial in trials if len(trial)]
+            row.append(f"{statistics.median(times):.1f} s" if times else "–")
+        table.add_row(*row, *(_worst(trials, column) for column in columns))
     return table
 
 
@@ -257,4 +268,6 @@ def _ends(trials: Sequence[Trial]) -> str:
 
 def _worst(trials: Sequence[Trial], column: str) -> str:
     last = [trial.records[column][-1] for trial in trials if trial.records.get(column)]
-    return f"{max(last):.1e}" if last else "–"
+    if not last:
+        return "–"
+    return _figure(column, min(last) if column == "accuracy" else max(last))

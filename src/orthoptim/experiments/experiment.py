@@ -102,6 +102,9 @@ class Experiment(ABC):
         about: the manual, as paragraphs.
         scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
         variants: by name, with one line each; the first is the default.
+        variant_option: the name of the option that chooses one.
+        settings: the sizes that the command line can change, each with a line for the manual.
+        needs_data: whether it reads a data set.
         dtypes: those it can be run in; the first is the default.
         default_methods: those that take part if none are asked for.
         claims: what is said about it.
@@ -114,6 +117,9 @@ class Experiment(ABC):
     about: ClassVar[str]
     scales: ClassVar[Mapping[str, Scale]]
     variants: ClassVar[Mapping[str, str]] = {}
+    variant_option: ClassVar[str] = "variant"
+    settings: ClassVar[Mapping[str, str]] = {}
+    needs_data: ClassVar[bool] = False
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()
@@ -127,6 +133,13 @@ class Experiment(ABC):
     @abstractmethod
     def problem(self, config: Config, method: str, seed: int) -> Problem:
         """The problem of a seed, the same for every method but for what its name demands (a precision)."""
+
+    def prepare(self, config: Config) -> None:  # noqa: B027  (most need nothing)
+        """Get what all trials need, before the first begins.
+
+        Raises:
+            ValueError: if it cannot be had; the message is one line for the user.
+        """
 
     def arithmetic(self, config: Config, method: str) -> AbstractContextManager[Any]:
         """The context in which a method advances."""
@@ -158,10 +171,11 @@ def configuration(
     dtype: str | None = None,
     device: str = "cpu",
     threads: int = 1,
+    sizes: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Options] | None = None,
 ) -> Config:
-    """What is run, but for methods and seeds; ``overrides`` are hyperparameters by method."""
-    config: Config = {"experiment": experiment.name, "scale": scale, **experiment.scales[scale].sizes}
+    """What is run, but for methods and seeds; ``sizes`` replace those of the scale, ``overrides`` hyperparameters."""
+    config: Config = {"experiment": experiment.name, "scale": scale, **experiment.scales[scale].sizes, **(sizes or {})}
     if experiment.variants:
         config["variant"] = variant or next(iter(experiment.variants))
     config |= {"dtype": dtype or experiment.dtypes[0], "device": device, "threads": threads}

@@ -90,9 +90,11 @@ def run(job: Job, watcher: Watcher) -> Run:
 
     Raises:
         ResultsError: if results cannot be read or written.
+        ValueError: if the experiment lacks what it needs, see :meth:`Experiment.prepare`.
         Interrupted: by SIGINT or SIGTERM, after the step under way; a second signal stops at once.
     """
     torch.set_num_threads(job.config["threads"])
+    job.experiment.prepare(job.config)
     header = {
         "id": run_id(job.config),
         "experiment": job.experiment.name,

@@ -1,0 +1,1 @@
+"""Networks with orthogonal weights, and their training."""

@@ -1,0 +1,64 @@
+"""Verdicts on networks, from made-up runs."""
+
+from pathlib import Path
+
+import pytest
+
+from orthoptim.experiments.networks import judgements
+from orthoptim.experiments.results import Run, Trial
+
+
+def made(**methods):
+    """A run of methods with these columns."""
+    trials = [
+        Trial(name, 0, status="budget", records={"step": [0, 1], "time": [0.0, 1.0], **columns})
+        for name, columns in methods.items()
+    ]
+    return Run(Path("made-up.jsonl"), id="0", experiment="cnn", config={}, environment={}, started="", trials=trials)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(("pogo", "verdict"), [(0.89, "confirmed"), (0.87, "refuted")])
+def test_as_accurate(pogo, verdict):
+    run = made(POGO={"accuracy": [0.1, pogo]}, Adam={"accuracy": [0.1, 0.9]}, RGD={"accuracy": [0.1, 0.95]})
+    assert judgements.as_accurate("Adam", 0.02)(run).verdict == verdict
+    assert judgements.as_accurate("best", 0.02)(run).verdict == "refuted"
+    assert "RGD 95.0%, Adam 90.0%, POGO" in judgements.as_accurate("best", 0.02)(run).measured
+
+
+@pytest.mark.parametrize(("worst", "verdict"), [(1e-3, "confirmed"), (2e-3, "refuted")])
+def test_feasible_throughout(worst, verdict):
+    assert judgements.feasible("POGO", 1e-3)(made(POGO={"distance": [worst, 1e-7]})).verdict == verdict
+
+
+@pytest.mark.parametrize(("pogo", "verdict"), [(1e-7, "confirmed"), (1e-5, "refuted")])
+def test_nearer(pogo, verdict):
+    run = made(POGO={"distance": [pogo, 1e-9]}, RGD={"distance": [1e-6, 1e-9]})
+    assert judgements.nearer("POGO", "RGD")(run).verdict == verdict
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(1.0, "confirmed"), (3.0, "refuted")])
+def test_faster(seconds, verdict):
+    run = made(POGO={"time": [0.0, seconds]}, RGD={"time": [0.0, 2.0]}, RSDM={"time": [0.0, 4.0]})
+    assert judgements.faster("POGO", "RGD", "RSDM")(run).verdict == verdict
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.1, "confirmed"), (0.2, "refuted")])
+def test_cheap(share, verdict):
+    assert judgements.cheap("POGO", 0.15)(made(POGO={"optimizer_share": [NAN, share]})).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        judgements.as_accurate("Adam", 0.02),
+        judgements.feasible("POGO", 1),
+        judgements.nearer("POGO", "RGD"),
+        judgements.faster("POGO", "RGD"),
+        judgements.cheap("POGO", 1),
+    ],
+)
+def test_what_was_not_run_is_not_judged(judge):
+    assert judge(made(SLPG={"accuracy": [0.1, 0.2]})).verdict == "not measured"
