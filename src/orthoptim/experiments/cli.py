@@ -180,7 +180,10 @@ def _run(job: runner.Job) -> None:
     from orthoptim.experiments.report import describe, write_figures  # a second of imports
 
     print(f"figure: {' '.join(map(str, write_figures(describe(run), job.out / 'figures')))}")
-    if any(trial.status == "failed" for name in job.methods for trial in run.of(name)):
+    failed = {name: trial.message for name in job.methods for trial in run.of(name) if trial.status == "failed"}
+    for name, message in failed.items():
+        print(f"orthoptim: {name} failed: {message}", file=sys.stderr)
+    if failed:
         raise typer.Exit(1)
 
 

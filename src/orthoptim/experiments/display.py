@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from orthoptim.experiments import methods
 from orthoptim.experiments.claims import steps_to, time_to
@@ -167,12 +168,16 @@ class Live:
     def __init__(self, console: Console, names: Sequence[str], seeds: Sequence[int]) -> None:
         self._estimate = Estimate(names, seeds)
         self._seeds = len(seeds)
+        # only the last column gives way where room is short: left to themselves all do, and bars vanish first
+        widths = {"name": max(map(len, names), default=0) + 2, "seeds": len(seeds), "bar": 16, "steps": 18}
+        widths["figures"] = max(20, console.width - sum(widths.values()) - len(widths))
+        columns = {name: Column(width=width, no_wrap=True, overflow="ellipsis") for name, width in widths.items()}
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            TextColumn("{task.fields[seeds]}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[steps]}", justify="right"),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.description}", table_column=columns["name"]),
+            TextColumn("{task.fields[seeds]}", table_column=columns["seeds"]),
+            BarColumn(bar_width=widths["bar"], table_column=columns["bar"]),
+            TextColumn("{task.fields[steps]}", table_column=columns["steps"]),
+            TextColumn("{task.fields[figures]}", table_column=columns["figures"]),
             console=console,
             refresh_per_second=8,
         )
@@ -217,7 +222,7 @@ class Live:
         waiting = "·" * (self._seeds - self._marks[method].count("[/]"))
         text = f"[{_STATUS[outcome.status]}]{outcome.status}[/] after {step} steps, {seconds:.2f} s"
         if outcome.message:
-            text += f": {outcome.message[:60]}"
+            text += f": {escape(outcome.message)}"
         self._progress.update(
             self._tasks[method],
             total=1,
