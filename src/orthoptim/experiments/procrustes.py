@@ -75,7 +75,7 @@ def hyperparameters(n: int) -> dict[str, Options]:
         "Landing": {"lr": 0.5, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 1.5 * (n / FULL) ** 0.5, "lam": 0.1},
         "SLPG": {"lr": 0.5},
-        "POGO-BB": {},
+        "POGO-BB": {"landing": "strict"},  # its leaps are long: one landing leaves it as far as 0.4 from the manifold
         "POGO-half": pogo,
         "POGO-root": pogo,
         "POGO-argmin": pogo,
