@@ -130,11 +130,13 @@ def test_landing_never_leaves_the_safe_region(dtype, p, extra, start, scale, lr,
 
 
 @given(dtype=DTYPES, p=st.integers(1, 6), extra=st.integers(0, 4), seed=st.integers(0, 1000))
-def test_the_two_terms_of_the_landing_field_are_orthogonal_everywhere(dtype, p, extra, seed):
+def test_the_landing_field_is_the_sum_of_two_terms_that_are_orthogonal_everywhere(dtype, p, extra, seed):
     generator = torch.Generator().manual_seed(seed)
-    x, g = (torch.randn(p, p + extra, dtype=dtype, generator=generator) for _ in range(2))
-    r, normal, distance = oo.optim.landing.landing_field(x, g)
-    assert abs(stiefel.inner(r, normal)) <= 1e-13 * stiefel.norm(r) * stiefel.norm(normal) + 1e-15
+    x, g = (torch.randn(2, p, p + extra, dtype=dtype, generator=generator) for _ in range(2))
+    r, normal = stiefel.relative_gradient(x, g), stiefel.defect(x) @ x
+    assert (stiefel.inner(r, normal).abs() <= 1e-13 * stiefel.norm(r) * stiefel.norm(normal) + 1e-15).all()
+    field, distance = oo.optim.landing.landing_field(x, g, 0.3)
+    torch.testing.assert_close(field, r + 0.3 * normal)
     torch.testing.assert_close(distance, stiefel.distance(x))
 
 

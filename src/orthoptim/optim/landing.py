@@ -64,8 +64,7 @@ class Landing(Orthoptimizer):
     ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
         lam, eps = group["lam"], group["eps"]
-        r, normal, d = landing_field(x, direction.whole())
-        field = r + lam * normal
+        field, d = landing_field(x, direction.whole(), lam)
         size = stiefel.norm(field).clamp_min(torch.finfo(d.dtype).tiny)
         # divided by g once: g² overflows long before g does
         pull = lam * d * (1 - d) / size
@@ -82,9 +81,10 @@ class Landing(Orthoptimizer):
             raise ValueError(f"Invalid eps: {group['eps']}; the safe region has a radius between 0 and 1")
 
 
-def landing_field(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The two orthogonal terms R and CX of the field, and the distance ‖C‖_F, C = XXᴴ − I."""
+def landing_field(x: Tensor, g: Tensor, lam: float) -> tuple[Tensor, Tensor]:
+    """The field Λ = R + λCX = ½(XXᴴ)G + (λC − ½XGᴴ)X, in four products, and the distance ‖C‖_F, C = XXᴴ − I."""
     a = x @ x.mH
-    r = 0.5 * (a @ g - (x @ g.mH) @ x)
+    tangent = a @ g
     c = stiefel.subtract_identity(a)
-    return r, c @ x, stiefel.norm(c)
+    pull = torch.add(lam * c, x @ g.mH, alpha=-0.5)
+    return torch.baddbmm(tangent, pull, x, beta=0.5), stiefel.norm(c)

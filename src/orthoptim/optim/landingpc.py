@@ -77,9 +77,8 @@ class LandingPC(Orthoptimizer):
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
     ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
-        r, normal, _ = landing_field(x, direction.whole())
-        pull = group["lam"] * (lr if group["coupled"] else 1.0)
-        x = x - lr * r - pull * normal
+        g, lam = direction.whole(), group["lam"]
+        x = x - lr * landing_field(x, g, lam)[0] if group["coupled"] else x - landing_field(x, lr * g, lam)[0]
         if group["tau"] is None:
             return Update(x)
         far = stiefel.distance(x) > group["tau"]
