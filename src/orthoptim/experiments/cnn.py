@@ -171,7 +171,7 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
             "a part of CIFAR-10 and a narrow network, minutes",
             seeds=1,
             sizes=PAPER_SIZES
-            | {"train_images": 10_000, "test_images": 2_000, "widths": [32, 64, 64], "batch_size": 500, "epochs": 10.0},
+            | {"train_images": 10_000, "test_images": 2_000, "widths": [32, 64, 64], "batch_size": 250, "epochs": 10.0},
         ),
         "paper": Scale("as in the paper", seeds=5, sizes=PAPER_SIZES),
     }
