@@ -12,7 +12,7 @@ from orthoptim.experiments.claims import Claim
 from orthoptim.experiments.datasets import BatchLoader, generator, load, normalize
 from orthoptim.experiments.experiment import Config, Experiment, Scale, register
 from orthoptim.experiments.methods import PAPER, Options
-from orthoptim.experiments.networks import judgements
+from orthoptim.experiments.networks import judgements, shown
 from orthoptim.experiments.networks.convnet import WHITENING_IMAGES, ConvNet
 from orthoptim.experiments.networks.training import Training, check_batch
 
@@ -192,6 +192,8 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
     needs_data = True
     dtypes = ("float32",)
     default_methods = (*PAPER, "Adam")
+    panels = shown.PANELS
+    columns = shown.COLUMNS
     claims = (
         Claim("POGO's accuracy is that of unconstrained Adam (within 2 points)", judgements.as_accurate("Adam", 0.02)),
         Claim("POGO stays on the manifold (mean distance ≤ 1e-3)", judgements.feasible("POGO", 1e-3)),

@@ -9,7 +9,7 @@ from orthoptim.experiments.claims import Claim
 from orthoptim.experiments.datasets import BatchLoader, load
 from orthoptim.experiments.experiment import Config, Experiment, Scale, register
 from orthoptim.experiments.methods import PAPER, Options
-from orthoptim.experiments.networks import judgements
+from orthoptim.experiments.networks import judgements, shown
 from orthoptim.experiments.networks.training import Training, check_batch
 from orthoptim.experiments.networks.vit import OViT
 
@@ -110,6 +110,8 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
     needs_data = True
     dtypes = ("float32",)
     default_methods = (*PAPER, "Adam")
+    panels = shown.PANELS
+    columns = tuple(name for name in shown.COLUMNS if name != "tta_accuracy")
     claims = (
         Claim(
             "All methods reach similar accuracies; POGO is within a point of the best",
