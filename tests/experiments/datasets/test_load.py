@@ -27,6 +27,15 @@ def test_digits():
     assert zero[3].tolist() == [0, 4, 12, 0, 0, 8, 8, 0]
 
 
+def test_small_digits_are_those_that_are_enlarged():
+    small, large = load("digits8"), load("digits")
+    check(small, (1, 8, 8), 1500, 297)
+    assert small.train.pixels.max() == 16
+    for part, enlarged in ((small.train, large.train), (small.test, large.test)):
+        assert torch.equal(part.labels, enlarged.labels)
+        assert torch.equal((part.pixels[:, 0] * (255 / 16)).round().to(torch.uint8), enlarged.pixels[:, 0, ::4, ::4])
+
+
 def test_cifar10(real_data):
     data = load("cifar10", real_data)
     check(data, (3, 32, 32), 50_000, 10_000)
@@ -53,5 +62,5 @@ def test_a_truncated_batch_of_cifar10(real_data, tmp_path):
 
 
 def test_unknown_name():
-    with pytest.raises(DataError, match="unknown data set 'cifar100'; there are cifar10, mnist, digits"):
+    with pytest.raises(DataError, match="unknown data set 'cifar100'; there are cifar10, mnist, digits, digits8"):
         load("cifar100")

@@ -37,6 +37,14 @@ def test_normalize():
     assert normed[7, 2, 3, 4].item() == pytest.approx(expected, abs=1e-5)
 
 
+@given(seeds)
+def test_bytes_come_in_the_same_order_as_images(seed):
+    images = numbered(23)
+    plain, stored = loader(images, 5, seed=seed), loader(images, 5, seed=seed)
+    for _ in range(2 * plain.steps_per_epoch):
+        assert torch.equal(normalize(stored.next_bytes(), MEAN, STD), plain.next()[0])
+
+
 @given(seeds, st.integers(1, 40), st.integers(1, 40))
 def test_an_epoch_is_a_permutation_without_the_last_batch(seed, count, batch_size):
     if batch_size > count:

@@ -21,7 +21,8 @@ def load(name: str, directory: Path | None = None) -> Dataset:
     """Load a data set.
 
     Args:
-        name: ``"cifar10"``, ``"mnist"`` or ``"digits"``; the last is embedded and looks like CIFAR-10.
+        name: ``"cifar10"``, ``"mnist"``, or one of the embedded: ``"digits"``, which look like CIFAR-10, and
+            ``"digits8"``, the same digits as they are, 8×8 in 17 shades.
         directory: the data directory, see :func:`data_directory`.
 
     Raises:
@@ -62,16 +63,29 @@ def _digits(directory: Path) -> Dataset:
     Equal channels would leave most filters of a whitening layer without a signal, and batch normalisation would blow
     up their rounding errors.
     """
-    packed = resources.files(__package__).joinpath("digits.bin.gz").read_bytes()
-    small, labels = _records(bytearray(gzip.decompress(packed)), 1, 8)
+    small, labels = _small_digits()
     ways = ("nearest", "bilinear", "bicubic")
     large = torch.cat([functional.interpolate(small * (255 / 16), size=(32, 32), mode=way) for way in ways], dim=1)
-    images = Images(large.round().clamp(0, 255).to(torch.uint8), labels)
-    train, test = (Images(*(column[part] for column in images)) for part in (slice(_SPLIT), slice(_SPLIT, None)))
+    train, test = _split(Images(large.round().clamp(0, 255).to(torch.uint8), labels))
     return Dataset("digits", train, test, mean=(0.3052, 0.3051, 0.3120), std=(0.3749, 0.3222, 0.3549))
 
 
-READERS = {"cifar10": _cifar10, "mnist": _mnist, "digits": _digits}
+def _digits8(directory: Path) -> Dataset:
+    """scikit-learn's 8×8 digits as they are: values from 0 to 16."""
+    train, test = _split(_small_digits())
+    return Dataset("digits8", train, test, mean=(0.0191,), std=(0.0235,))
+
+
+def _small_digits() -> Images:
+    packed = resources.files(__package__).joinpath("digits.bin.gz").read_bytes()
+    return _records(bytearray(gzip.decompress(packed)), 1, 8)
+
+
+def _split(images: Images) -> tuple[Images, Images]:
+    return images.first(_SPLIT), Images(images.pixels[_SPLIT:], images.labels[_SPLIT:])
+
+
+READERS = {"cifar10": _cifar10, "mnist": _mnist, "digits": _digits, "digits8": _digits8}
 
 
 def _records(content: bytearray, channels: int, side: int) -> Images:

@@ -58,16 +58,17 @@ class BatchLoader:
 
     def next(self) -> tuple[Tensor, Tensor]:
         """The next batch: normalised, augmented images and their labels."""
-        if self.batch == self.steps_per_epoch:
-            self._move_to(self.seed, self.epoch + 1, batch=0)
-        chosen = self._order[self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
-        self.batch += 1
+        chosen = self._choose()
         images = normalize(self.images.pixels[chosen], self.mean, self.std)
         if self.alternate_flips:
             images = flip(images, self._mirrored[chosen])
         if self.pad:
             images = crop(images, self.pad, self._offsets[chosen])
         return images, self.images.labels[chosen]
+
+    def next_bytes(self) -> Tensor:
+        """The next batch as it was stored, for models of the bytes themselves."""
+        return self.images.pixels[self._choose()]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, to go on from there."""
@@ -76,6 +77,13 @@ class BatchLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
         self._move_to(state["seed"], state["epoch"], state["batch"])
+
+    def _choose(self) -> Tensor:
+        if self.batch == self.steps_per_epoch:
+            self._move_to(self.seed, self.epoch + 1, batch=0)
+        chosen = self._order[self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
+        self.batch += 1
+        return chosen
 
     def _move_to(self, seed: int, epoch: int, batch: int) -> None:
         self.seed, self.epoch, self.batch = seed, epoch, batch
