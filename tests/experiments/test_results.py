@@ -86,6 +86,7 @@ def test_a_file_without_a_whole_first_line_begins_anew(tmp_path, cut):
         (b'{"kind":"record","method":"POGO","seed":0,"step":1,"time":1,"loss":"low"}', "'low' is not a number"),
         (b'{"kind":"record","method":"RGD","seed":0,"step":1,"time":1}', "has not begun"),
         (b'{"kind":"end","method":"POGO","seed":0,"status":"great"}', "unknown status 'great'"),
+        (b'{"kind":"picture","method":"POGO","seed":0,"name":"samples","png":"?"}', "its picture is not base64"),
         (b'{"kind":"more","method":"POGO","seed":0}', "unknown kind"),
         (b"[1, 2]", ""),
         (b"", "not JSON"),

@@ -69,6 +69,10 @@ class Problem(ABC):
     def outcome(self) -> Outcome | None:
         """Whether and how the trial has ended; asked after every step, untimed."""
 
+    def pictures(self) -> dict[str, bytes]:
+        """Images of what was found, by name, as PNG files; asked once, untimed, of a trial that did not diverge."""
+        return {}
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """All it takes to go on as if never stopped, as tensors and plain values. See :func:`optimizer_state`."""

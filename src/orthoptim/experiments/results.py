@@ -5,6 +5,7 @@ A line is one JSON object with a ``kind``:
 - ``run``: what is run, and where; the first line, once.
 - ``trial``: one method begins on one seed. A second such line for the same trial voids all that came before of it.
 - ``record``: what was measured after ``step`` steps and ``time`` seconds of training.
+- ``picture``: an image of what a trial has found, by name; the bytes of a PNG file in base64.
 - ``resume``: the trial goes on from ``step``; its later records were written before an interruption and are void.
 - ``end``: how the trial ended.
 
@@ -12,6 +13,7 @@ Every line is one write, so a process that dies leaves whole lines behind it, an
 drop with a notice. Anything else that cannot be read is an error that names the line: results are never guessed.
 """
 
+import base64
 import fcntl
 import json
 import math
@@ -42,6 +44,7 @@ class Trial:
         status: how it ended; None if it has not.
         message: what there is to say about the end.
         records: columns of equal length, among them ``step`` and ``time``; what was not measured is nan.
+        pictures: images of what it found, by name: the bytes of PNG files.
     """
 
     method: str
@@ -51,6 +54,7 @@ class Trial:
     status: Status | None = None
     message: str = ""
     records: dict[str, list[float]] = field(default_factory=lambda: {"step": [], "time": []})
+    pictures: dict[str, bytes] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.records["step"])
@@ -176,6 +180,8 @@ class _Reader:
         trial = self._trials[key]
         if kind == "record":
             trial.add({"step": _number(entry["step"]), "time": _number(entry["time"]), **_measured(entry)})
+        elif kind == "picture":
+            trial.pictures[str(entry["name"])] = _decoded(entry["png"])
         elif kind == "resume":
             trial.truncate(_number(entry["step"]))
         elif kind == "end":
@@ -198,6 +204,13 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _WrongError(f"{value!r} is not a number")
     return value
+
+
+def _decoded(text: object) -> bytes:
+    try:
+        return base64.b64decode(str(text), validate=True)
+    except ValueError:
+        raise _WrongError("its picture is not base64") from None
 
 
 def _measured(entry: Mapping[str, Any]) -> dict[str, float | None]:

@@ -1,5 +1,6 @@
 """Runs an experiment, trial by trial (a method on a seed), into a run file; and goes on where it was interrupted."""
 
+import base64
 import signal
 import time
 import traceback
@@ -136,6 +137,9 @@ class _Attempt:
             problem = _begin(self.job, self.method, self.seed)
             self._resume_or_begin(problem)
             outcome = self._advance(problem, stop)
+            if outcome.status != "diverged":
+                for name, png in problem.pictures().items():
+                    self._line("picture", name=name, png=base64.b64encode(png).decode())
         except (ResultsError, Interrupted):
             raise
         except Exception as error:  # a method that fails is a result, too
