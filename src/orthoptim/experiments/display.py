@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from orthoptim.experiments import methods
 from orthoptim.experiments.claims import steps_to, time_to
 from orthoptim.experiments.experiment import Outcome
+from orthoptim.experiments.panels import label
 from orthoptim.experiments.results import Run, Trial
 from orthoptim.experiments.runner import Watcher
 
@@ -114,7 +115,7 @@ def _values(values: Mapping[str, float]) -> str:
 
 
 def _figure(name: str, value: float) -> str:
-    return f"{value:.1%}" if name == "accuracy" else f"{value:.1e}"
+    return format(value, {"accuracy": ".1%", "bpd": ".3f"}.get(name, ".1e"))
 
 
 class Lines:
@@ -246,12 +247,14 @@ def summary(run: Run, names: Sequence[str]) -> Table:
     table = Table(title=f"{run.experiment}, {run.config['scale']}", title_justify="left")
     table.add_column("method", no_wrap=True)
     table.add_column("trials")
-    columns = [name for name in ("gap", "accuracy") if any(name in trial.records for trial in run.trials)]
+    columns = [
+        name for name in ("gap", "accuracy", "bpd", "abs_log_z") if any(name in trial.records for trial in run.trials)
+    ]
     columns.append("distance")
     for title in [f"steps to {tolerance:.0e}", f"time to {tolerance:.0e}"] if tolerance else ["time"]:
         table.add_column(title, justify="right")
     for title in columns:
-        table.add_column(title, justify="right")
+        table.add_column(label(title) if title == "abs_log_z" else title, justify="right")
     order = sorted(names, key=lambda name: (time_to(run, name), names.index(name)) if tolerance else (0, 0))
     for name in order:
         trials = run.of(name)

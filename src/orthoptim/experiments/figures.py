@@ -59,6 +59,7 @@ _MARKERS = {
     "cross": "P",
     "star": "*",
     "hexagon": "h",
+    "hexagon2": "H",
     "x": "X",
     "pentagon": "p",
     "octagon": "8",

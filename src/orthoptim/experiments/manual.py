@@ -34,6 +34,7 @@ Times are seconds of training alone: the clock stops for evaluation and waits fo
   orthoptim run pca --methods 'POGO*' --variant paper      POGO with every landing
   orthoptim run procrustes --set POGO.lr=0.3               another learning rate
   orthoptim run precision --scale paper --device cuda      the paper's sizes, on a GPU
+  orthoptim run circuits --units 6 --methods POGO          a larger circuit
 
 {_AS_IS}Exit codes:
   0    all trials have ended (converged, out of budget, diverged or timed out)

@@ -28,6 +28,9 @@ PRECISIONS: dict[str, tuple[str, Dash]] = {
     "fp64": ("64 bits", "dash"),
 }
 
+# Learning rates of a sweep, in Tol's bright colours: part of a method's name, as in "POGO-root η=.001".
+RATES = {".001": "#4477AA", ".005": "#66CCEE", ".007": "#228833", ".010": "#CCBB44", ".025": "#EE6677"}
+
 
 class UnknownMethodError(ValueError):
     """A name that no method has; the message is one line for the user."""
@@ -125,13 +128,12 @@ METHODS: dict[str, Method] = {
         Method("LandingPC", "Landing with VAdam and a fixed step, for circuits", oo.LandingPC, "#56B4E9"),
         Method("SLPG", "a tangent step and one approximate polar step", oo.SLPG, "#E69F00"),
         Method("POGO-BB", "POGO with Barzilai–Borwein step lengths", oo.POGO, "#882255", fixed={"base": "BB"}),
-        Method(
-            "POGO-half", "POGO landing with λ = ½, unclipped", oo.POGO, "#CC6677", "dash", fixed={"landing": "half"}
-        ),
+        Method("POGO-half", "POGO landing with λ = ½, unclipped", oo.POGO, "#CC6677", "dot", fixed={"landing": "half"}),
         Method(
             "POGO-root", "POGO landing by the quartic's root", oo.POGO, "#999933", "dash", fixed={"landing": "root"}
         ),
         Method("POGO-argmin", "POGO landing with the best λ", oo.POGO, "#44AA99", "dash", fixed={"landing": "argmin"}),
+        Method("POGO-safe", "POGO landing with λ = ½, clipped", oo.POGO, "#AA3377", fixed={"landing": "safe"}),
         Method(
             "POGO-strict",
             "POGO landing three times: within 1.5e-6 for any gradient",
@@ -150,7 +152,7 @@ PAPER = ("POGO", "RGD", "RSDM", "Landing", "LandingPC", "SLPG")
 
 
 def find(name: str) -> Method:
-    """The method of that name, which may end in a precision.
+    """The method of that name, which may end in a precision or a learning rate.
 
     Example:
         >>> find("RSDM-fp64").label, find("RSDM-fp64").colour == find("RSDM").colour
@@ -158,6 +160,9 @@ def find(name: str) -> Method:
     """
     if name in METHODS:
         return METHODS[name]
+    plain, _, ending = name.partition(" η=")
+    if plain in METHODS and ending in RATES:
+        return replace(METHODS[plain], name=name, label=name, colour=RATES[ending])
     match = re.fullmatch(f"(.+)-({'|'.join(PRECISIONS)})", name)
     if match is None or match[1] not in METHODS:
         raise UnknownMethodError(f"unknown method {name!r}; there are {', '.join(METHODS)}")

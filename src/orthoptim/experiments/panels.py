@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 LABELS = {
+    "abs_log_z": "|log Z|",
     "accuracy": "test accuracy",
     "bpd": "bits per dimension",
     "distance": "manifold distance",
@@ -14,6 +15,7 @@ LABELS = {
     "processor_time": "processor time (s)",
     "projected_gap": "optimality gap, projected",
     "step": "iteration",
+    "test_bpd": "test bits per dimension",
     "time": "training time (s)",
 }
 """How the columns of the records are called on an axis; a column not named here is called by its name."""

@@ -19,6 +19,7 @@ MARKERS = {
     "POGO-half": "hexagon",
     "POGO-root": "x",
     "POGO-argmin": "pentagon",
+    "POGO-safe": "hexagon2",
     "POGO-strict": "octagon",
     "Adam": "triangle-right",
     "pogo-torch": "triangle-left",
@@ -64,5 +65,6 @@ def style_of(name: str) -> Style:
     except UnknownMethodError:
         colour, marker = _OTHERS[sum(name.encode()) % len(_OTHERS)]
         return Style(name, colour, "dash", marker)
+    name = name.partition(" η=")[0]
     plain = next((name.removesuffix(f"-{bits}") for bits in PRECISIONS if name.endswith(f"-{bits}")), name)
     return Style(method.label, method.colour, method.dash, MARKERS.get(plain, "circle"))

@@ -34,6 +34,7 @@ _GLYPHS = {
     "cross": "✚",
     "star": "★",
     "hexagon": "⬢",
+    "hexagon2": "⬣",
     "x": "✖",
     "pentagon": "⬟",
     "octagon": "⯃",

@@ -1,0 +1,66 @@
+"""When the learning rate is halved and training stops, by the validation bits per dimension after each epoch."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+GAIN = 1e-3
+"""Bits per dimension by which a better model is told."""
+
+
+class Schedule:
+    """Halves the learning rate on a plateau, and tells when to stop.
+
+    Args:
+        optimizer: whose learning rate it is.
+        plateau: epochs without progress after which it is halved.
+        patience: epochs without a gain of ``GAIN`` after which training stops.
+
+    Attributes:
+        epochs: how many it has seen.
+        best: the bits per dimension that later ones have to beat by ``GAIN``.
+        stalled: epochs since it was beaten.
+
+    Example:
+        >>> schedule = Schedule(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0), plateau=10, patience=20)
+        >>> for _ in range(12):
+        ...     schedule.see(1.3)
+        >>> schedule.lr, schedule.stalled, schedule.exhausted
+        (0.5, 11, False)
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, plateau: int, patience: int) -> None:
+        self.optimizer, self.patience = optimizer, patience
+        self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=plateau, eps=0.0)
+        self.epochs, self.best, self.stalled = 0, math.inf, 0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether to stop."""
+        return self.stalled >= self.patience
+
+    def see(self, bpd: float) -> None:
+        """Take the validation bits per dimension after one more epoch."""
+        self.epochs += 1
+        self.plateau.step(bpd)
+        if bpd < self.best - GAIN:
+            self.best, self.stalled = bpd, 0
+        else:
+            self.stalled += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state but for the learning rate, which is the optimizer's."""
+        plain = {"epochs": self.epochs, "best": self.best, "stalled": self.stalled}
+        return {**plain, "plateau": self.plateau.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`."""
+        self.epochs, self.best, self.stalled = state["epochs"], state["best"], state["stalled"]
+        self.plateau.load_state_dict(state["plateau"])
