@@ -137,7 +137,8 @@ when the gap |f − f*|/|f*| is below 1e-6, or after 3000 steps. The start lies 
 of the optimum, the polar factor of AᵀB.
 
 At laptop scale the tolerance is 1e-4. The plane of the two least singular values of AᵀB turns so slowly that 3000 steps
-do not suffice; its share of the gap falls as n^-2.5, from 2e-5 at n = 400 to below 1e-6 at the paper's 2000.
+do not suffice; by an estimate its share of the gap falls as n^-2.5, from 2e-5 at n = 400 to
+below 1e-6 at the paper's 2000.
 
 Beside the paper's six methods: POGO-BB, POGO with each other landing (POGO-half, -root, -argmin, -strict), and the
 authors' own package pogo-torch where it is installed.
