@@ -101,6 +101,17 @@ def test_the_state_has_the_shape_and_the_dtype_that_are_announced(name, options,
     }
 
 
+@pytest.mark.parametrize(("name", "options"), [*BASES, ("BB", {})], ids=str)
+@given(dtype=dtypes, bad=st.sampled_from([torch.nan, torch.inf, -torch.inf]), place=st.integers(0, 23))
+def test_a_gradient_that_is_not_finite_has_no_finite_direction(name, options, dtype, bad, place):
+    """That is how the step of its matrix is found and left out; its neighbours' are as ever."""
+    base = getattr(orthoptim, name)(**options)
+    gradients = gaussian((2, 3, 4, 6), dtype, 0)
+    gradients[1, 1].view(-1)[place] = bad
+    found, _ = directions(base, gradients)
+    assert torch.equal(torch.isfinite(found[1].sum((-2, -1))), torch.tensor([True, False, True]))
+
+
 @pytest.mark.parametrize(("name", "options"), BASES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_zero_gradient_has_a_zero_direction(name, options, dtype):
