@@ -112,3 +112,15 @@ def test_the_plan_is_shown():
 
 
 PLANNED = [(2, 64, 64), (1, 64, 80), (3, 10, 1000), (6, 3, 3)]
+
+
+def test_tiny_matrices_are_written_through_lazy_conjugation():
+    resolved = point(6, 3, 3, dtype=torch.complex128)
+    param = torch.nn.Parameter(resolved.detach().clone().conj().resolve_conj().conj())
+    assert param.is_conj()
+    pair = [resolved], [param]
+    for params in pair:
+        opt = oo.POGO(params, 0.1)
+        params[0].grad = point(6, 3, 3, seed=1, dtype=torch.complex128).detach()
+        opt.step()
+    torch.testing.assert_close(param.detach().resolve_conj(), resolved.detach(), rtol=0, atol=1e-14)

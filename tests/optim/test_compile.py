@@ -164,3 +164,16 @@ def test_the_fused_step_follows_options_that_change(monkeypatch):
 
 def _entries(x):
     return [row.split(1, 1) for row in x.unbind(1)]
+
+
+def test_a_state_that_cannot_change_in_place_is_written(monkeypatch):
+    """A loaded state may lie otherwise in memory than its parameter, which itself changes in place."""
+    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
+    params, others = [point(4, 5, 3, 3)], [point(4, 5, 3, 3)]
+    opt, eager = oo.POGO(params, 0.1, compile=True), oo.POGO(others, 0.1)
+    for t in range(3):
+        steps(opt, params, 1, t)
+        steps(eager, others, 1, t)
+        state = opt.state[params[0]]
+        state["exp_avg"] = state["exp_avg"].to(memory_format=torch.channels_last)
+    torch.testing.assert_close(params[0], others[0], rtol=0, atol=2e-6)

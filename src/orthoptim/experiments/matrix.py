@@ -10,6 +10,7 @@ from torch import Tensor
 
 import orthoptim as oo
 from orthoptim.experiments.experiment import Config, Outcome, Problem, load_optimizer_state, optimizer_state
+from orthoptim.experiments.methods import Options
 
 # Values this many times those of the start and the optimum are on no way to it.
 _DIVERGED = 1e3
@@ -124,3 +125,10 @@ def _nearest(x: Tensor) -> Tensor:
 def start(p: int, n: int, generator: torch.Generator) -> Tensor:
     """A uniformly random start in double precision."""
     return oo.orthogonalize_(torch.empty(p, n, dtype=torch.float64), init="random", generator=generator)
+
+
+def pogo_variants(options: Options) -> dict[str, Options]:
+    """POGO-BB, which needs no options of POGO's, and the other landings and the authors' package with the same."""
+    alike = ("POGO-half", "POGO-root", "POGO-argmin", "POGO-strict", "pogo-torch")
+    # BB's leaps are long: one landing leaves it as far as 0.4 from the manifold
+    return {"POGO-BB": {"landing": "strict"}, **dict.fromkeys(alike, options)}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from orthoptim.experiments.claims import Claim, Verdict, column, growth, missing, ranking, steps_to, time_to, verdict
 from orthoptim.experiments.experiment import DTYPES, Config, Experiment, Scale, register
-from orthoptim.experiments.matrix import MatrixProblem, start
+from orthoptim.experiments.matrix import MatrixProblem, pogo_variants, start
 from orthoptim.experiments.methods import PAPER, Options
 from orthoptim.experiments.results import Run
 
@@ -77,12 +77,7 @@ def hyperparameters(n: int) -> dict[str, Options]:
         "Landing": {"lr": 0.25, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 10.5 * (n / FULL) ** 0.5, "lam": 0.01},
         "SLPG": {"lr": 0.125},
-        "POGO-BB": {"landing": "strict"},  # its leaps are long: one landing leaves it as far as 0.4 from the manifold
-        "POGO-half": pogo,
-        "POGO-root": pogo,
-        "POGO-argmin": pogo,
-        "POGO-strict": pogo,
-        "pogo-torch": pogo,
+        **pogo_variants(pogo),
     }
 
 

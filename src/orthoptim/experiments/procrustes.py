@@ -9,7 +9,7 @@ from torch import Tensor
 import orthoptim as oo
 from orthoptim.experiments.claims import Claim, Verdict, column, growth, missing, ranking, statuses, time_to, verdict
 from orthoptim.experiments.experiment import DTYPES, Config, Experiment, Scale, register
-from orthoptim.experiments.matrix import MatrixProblem, start
+from orthoptim.experiments.matrix import MatrixProblem, pogo_variants, start
 from orthoptim.experiments.methods import PAPER, Options
 from orthoptim.experiments.pca import FULL, bb_first, near_rgd
 from orthoptim.experiments.results import Run
@@ -75,12 +75,7 @@ def hyperparameters(n: int) -> dict[str, Options]:
         "Landing": {"lr": 0.5, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 1.5 * (n / FULL) ** 0.5, "lam": 0.1},
         "SLPG": {"lr": 0.5},
-        "POGO-BB": {"landing": "strict"},  # its leaps are long: one landing leaves it as far as 0.4 from the manifold
-        "POGO-half": pogo,
-        "POGO-root": pogo,
-        "POGO-argmin": pogo,
-        "POGO-strict": pogo,
-        "pogo-torch": pogo,
+        **pogo_variants(pogo),
     }
 
 

@@ -74,16 +74,17 @@ class BlockStep:
             x = _newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
         new_x, new_state = self._advance(x, block.gather(block.pick(grads)).to(x.dtype), state, lr)
-        if new_x is x and not half and len(mine) == 1 and x.data_ptr() == mine[0].data_ptr():
-            return  # all of it has changed in place
-        block.write_(mine, new_x)
+        changed = [(mine, new_x), *((held[name], value) for name, value in new_state.items())]
         if half:
-            block.write_(held["master"], new_x)
-        for name, value in new_state.items():
-            if name in self.per_matrix:
-                block.write_scalars_(held[name], value)
+            changed.append((held["master"], new_x))
+        in_place = new_x is x
+        for tensors, value in changed:
+            if in_place and len(tensors) == 1 and tensors[0].data_ptr() == value.data_ptr():
+                continue
+            if value.ndim == 1:
+                block.write_scalars_(tensors, value)
             else:
-                block.write_(held[name], value)
+                block.write_(tensors, value)
 
     def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
         return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from orthoptim.base import Base, Kind, State
 from orthoptim.optim.compiling import Compiled
+from orthoptim.stiefel import Table
 from orthoptim.stiefel.plan import TINY
 
 _OPTIONS = {
@@ -24,8 +25,7 @@ _OPTIONS = {
     "guard_filter_fn": lambda guards: [False] * len(guards),
 }
 
-Entries = list[list[Tensor]]
-UpdateEntries = Callable[[Entries, Entries, Tensor, Mapping[str, Any]], tuple[Entries, Tensor | None]]
+UpdateEntries = Callable[[Table, Table, Tensor, Mapping[str, Any]], tuple[Table, Tensor | None]]
 
 
 class FusedStep:
@@ -68,9 +68,9 @@ class FusedStep:
 
     def _advance_(
         self,
-        x: Entries,
-        grad: Entries,
-        tables: dict[str, Entries],
+        x: Table,
+        grad: Table,
+        tables: dict[str, Table],
         columns: State,
         lr: Tensor,
         hyperparameters: Mapping[str, Any],
@@ -84,8 +84,8 @@ class FusedStep:
         sums = [part for part in parts if part is not None]
         statistic = reduce(torch.add, sums) if sums else None
         own = {name: column[:, 0] for name, column in columns.items()}
-        g: Entries = [[] for _ in range(p)]
-        new_tables: dict[str, Entries] = {name: [[] for _ in range(p)] for name in tables}
+        g: Table = [[] for _ in range(p)]
+        new_tables: dict[str, Table] = {name: [[] for _ in range(p)] for name in tables}
         new_columns: State = {}
         for i in range(p):
             for j in range(n):
@@ -100,7 +100,7 @@ class FusedStep:
                     else:
                         new_columns[name] = value.unsqueeze(1)  # the same for all entries
         new_x, clipped = self.update_entries(x, g, lr, self.group)
-        finite = _finite(grad) & _finite(g) & _finite(new_x)
+        finite = _finite(g) & _finite(new_x)
         if clipped is not None:
             new_columns["clipped"] = columns["clipped"] + clipped
         new_columns["taken"] = taken
@@ -126,7 +126,7 @@ def fuses(x: Tensor, group: Mapping[str, Any]) -> bool:
     )
 
 
-def _entries(a: Tensor) -> Entries:
+def _entries(a: Tensor) -> Table:
     """(B, p, n) as p rows of n views (B, 1), whose last stride is 1 so that they are known not to overlap."""
     p, n = a.shape[1:]
     if a.is_contiguous():
@@ -138,11 +138,11 @@ def _entries(a: Tensor) -> Entries:
     return [list(entries[i * n : (i + 1) * n]) for i in range(p)]
 
 
-def _finite(table: Entries) -> Tensor:
+def _finite(table: Table) -> Tensor:
     return torch.isfinite(reduce(torch.add, [entry for row in table for entry in row]))
 
 
-def _write(mask: Tensor, table: Entries, target: Entries) -> None:
+def _write(mask: Tensor, table: Table, target: Table) -> None:
     for new_row, row in zip(table, target, strict=True):
         for new, entry in zip(new_row, row, strict=True):
             entry.copy_(torch.where(mask, new, entry))

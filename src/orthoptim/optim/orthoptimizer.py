@@ -13,9 +13,9 @@ from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.optim import checks, ordinary
 from orthoptim.optim.block_step import BlockStep, Update
 from orthoptim.optim.buckets import make_buckets
-from orthoptim.optim.fused import Entries
 from orthoptim.optim.resume import check_saved, restore_state
 from orthoptim.optim.telemetry import Drift, Plan
+from orthoptim.stiefel import Table
 from orthoptim.views import Side, View, compute_dtype, distance, full_precision, matrix_shape, real_dtype
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -94,7 +94,7 @@ class Orthoptimizer(Optimizer):
         """
 
     @staticmethod
-    def update_entries(x: Entries, g: Entries, lr: Tensor, group: Mapping[str, Any]) -> tuple[Entries, Tensor | None]:
+    def update_entries(x: Table, g: Table, lr: Tensor, group: Mapping[str, Any]) -> tuple[Table, Tensor | None]:
         """``update`` of tiny real matrices for a compiler, where ``unrolls``: new entries, and which were clipped."""
         raise NotImplementedError
 

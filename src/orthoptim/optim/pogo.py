@@ -8,7 +8,6 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.optim.block_step import Update
-from orthoptim.optim.fused import Entries
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.views import Side, View
 
@@ -92,7 +91,9 @@ class POGO(Orthoptimizer):
         return Update(step.x, clipped=step.clipped)
 
     @staticmethod
-    def update_entries(x: Entries, g: Entries, lr: Tensor, group: Mapping[str, Any]) -> tuple[Entries, Tensor | None]:
+    def update_entries(
+        x: stiefel.Table, g: stiefel.Table, lr: Tensor, group: Mapping[str, Any]
+    ) -> tuple[stiefel.Table, Tensor | None]:
         """See :meth:`Orthoptimizer.update_entries`."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         return stiefel.unrolled(x, g, lr, policy, Base.named(group["base"]).normalized)

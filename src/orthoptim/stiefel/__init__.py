@@ -19,7 +19,7 @@ from orthoptim.stiefel.plan import block_size, choose, cost
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_where, tangent
 from orthoptim.stiefel.steps import FORMS, Step, pogo_step
-from orthoptim.stiefel.unrolled import unrolled
+from orthoptim.stiefel.unrolled import Table, unrolled
 
 __all__ = [
     "FORMS",
@@ -28,6 +28,7 @@ __all__ = [
     "RETRACTIONS",
     "Policy",
     "Step",
+    "Table",
     "as_real",
     "block_size",
     "choose",
