@@ -8,8 +8,10 @@ from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.optim.buckets import Block
+from orthoptim.optim.checks import has_values
 from orthoptim.optim.compiling import Compiled
 from orthoptim.optim.fused import FusedStep, UpdateEntries, fuses
+from orthoptim.optim.state import together
 
 
 class Update(NamedTuple):
@@ -67,19 +69,20 @@ class BlockStep:
         columns: dict[str, list[Tensor]],
     ) -> None:
         """Step the matrices of one block; they are written, with their state, after all has been computed."""
-        mine = block.pick(params)
-        held = {name: block.pick(column) for name, column in columns.items()}
-        x = block.gather(mine).detach()
+        mine = together(block.pick(params))
+        held = {name: together(block.pick(column)) for name, column in columns.items()}
+        x = block.gather(mine, "x").detach()
         if half:
-            x = _newest(x, block.gather(held["master"]))
+            x = _newest(x, block.gather(held["master"], "master"))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
-        new_x, new_state = self._advance(x, block.gather(block.pick(grads)).to(x.dtype), state, lr)
+        advance = self._advance_compiled if self.group["compile"] else self.advance
+        # nobody else holds the gathered gradient, so that its memory is free again once it is used
+        new_x, new_state = advance(x, block.gather(block.pick(grads)).to(x.dtype), state, lr)
         changed = [(mine, new_x), *((held[name], value) for name, value in new_state.items())]
         if half:
             changed.append((held["master"], new_x))
-        in_place = new_x is x
         for tensors, value in changed:
-            if in_place and len(tensors) == 1 and tensors[0].data_ptr() == value.data_ptr():
+            if _same_memory(tensors, value):
                 continue
             if value.ndim == 1:
                 block.write_scalars_(tensors, value)
@@ -87,12 +90,10 @@ class BlockStep:
                 block.write_(tensors, value)
 
     def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
-        return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors)
+        return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors, name)
 
-    def _advance(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
-        """``advance``, compiled if asked for; tiny matrices then change in place."""
-        if not self.group["compile"]:
-            return self.advance(x, grad, state, lr)
+    def _advance_compiled(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+        """``advance``, compiled; tiny matrices change in place."""
 
         def plain() -> tuple[Tensor, State]:
             return self.advance(x, grad, state, lr)
@@ -105,7 +106,7 @@ class BlockStep:
         return self._compiled[key](x, grad, state, lr, otherwise=plain)
 
     def advance(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
-        """New matrices and new state of one block; pure."""
+        """New matrices and new state of one block; the state may be written to once all is computed."""
         t = (state["taken"] + 1).to(lr.dtype)
         ascent = -grad if self.group["maximize"] else grad
         direction, new_state = self.base.direction(
@@ -121,13 +122,26 @@ class BlockStep:
             direction = Direction(_where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
         update = self.update(x, direction, lr, state, t, self.group)
         del direction
-        finite = torch.isfinite(total + update.x.sum((-2, -1)))
+        total = total + update.x.sum((-2, -1))
+        finite = total - total == 0  # isfinite takes four passes
+        new_x = _where(finite, update.x, x, out=update.x)
         new_state = {**new_state, **update.state}
-        kept = {name: _where(finite, value, state[name]) for name, value in new_state.items()}
+        kept: State = {}
+        for name, value in new_state.items():
+            # memory that is free again is written to, unless it is the new value of another buffer
+            taken_over = any(value is other for other in state.values())
+            kept[name] = _where(finite, value, state[name], out=None if taken_over else state[name])
         kept["taken"] = state["taken"] + finite
         if update.clipped is not None:
             kept["clipped"] = state["clipped"] + (update.clipped & finite)
-        return _where(finite, update.x, x), kept
+        return new_x, kept
+
+
+def _same_memory(tensors: list[Tensor], value: Tensor) -> bool:
+    """Whether a value has been written where it belongs already."""
+    if len(tensors) > 1 or torch.compiler.is_compiling() or not has_values(value):
+        return False
+    return tensors[0].data_ptr() == value.data_ptr()
 
 
 def _newest(x: Tensor, master: Tensor) -> Tensor:
@@ -136,5 +150,29 @@ def _newest(x: Tensor, master: Tensor) -> Tensor:
     return _where(untouched, master, x.to(master.dtype))
 
 
-def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+def _where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """The matrices a where the condition holds, else b; in the memory of ``out``, one of both."""
+    condition = condition.reshape(-1, *[1] * (a.ndim - 1))
+    if torch.compiler.is_compiling() or a.dtype != b.dtype:
+        return torch.where(condition, a, b)
+    if _widens(a) and _widens(b):
+        wide = torch.complex128
+        chosen = torch.where(condition, a.view(wide), b.view(wide), out=None if out is None else out.view(wide))
+        return chosen.view(a.dtype) if out is None else out
+    return torch.where(condition, a, b, out=out)
+
+
+def _widens(a: Tensor) -> bool:
+    """Whether matrices can be seen with entries of 16 bytes.
+
+    On a CPU choosing goes entry by entry: of floats it costs four times an addition, of the widest entries once.
+    """
+    wide = 16 // a.itemsize
+    return (
+        a.ndim == 3
+        and a.device.type == "cpu"
+        and a.is_contiguous()
+        and a.shape[-1] % wide == 0
+        and a.storage_offset() % wide == 0
+        and not a.is_conj()
+    )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel.plan import TINY, block_size
+from orthoptim.stiefel.scratch import scratch
 from orthoptim.views import compute_dtype, matrix_shape
 
 
@@ -32,15 +33,21 @@ class Block(NamedTuple):
         """The members' among tensors that belong to all parameters."""
         return [tensors[i] for i in self.members]
 
-    def gather(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of the members' shape as (B, p, n); a single one is viewed, not copied, where strides allow."""
+    def gather(self, tensors: Sequence[Tensor], name: str | None = None) -> Tensor:
+        """Tensors of the members' shape as (B, p, n); a single one is viewed, not copied, where strides allow.
+
+        Tiny matrices are copied; with a name, to memory that is kept, where the next ones of that name overwrite them.
+        """
         one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
         matrices = one.resolve_conj().reshape(-1, self.rows, self.columns)
         if self.part is not None:
             matrices = matrices[self.part[0] : self.part[1]]
         if self.batch_last:  # entry by entry, which is three times as fast as a copy of the transposed view
-            entries = torch.stack(matrices.flatten(1).unbind(1))
-            matrices = entries.view(self.rows, self.columns, -1).permute(2, 0, 1)
+            batch = len(matrices)
+            kept = name is not None and not torch.compiler.is_compiling()
+            room = scratch(f"gathered {name}", matrices, self.rows * self.columns, batch) if kept else None
+            entries = torch.stack(matrices.flatten(1).unbind(1), out=room)
+            matrices = entries.view(self.rows, self.columns, batch).permute(2, 0, 1)
         return matrices.mT if self.transposed else matrices
 
     def write_(self, tensors: list[Tensor], matrices: Tensor) -> None:

@@ -14,9 +14,10 @@ from orthoptim.optim import checks, ordinary
 from orthoptim.optim.block_step import BlockStep, Update
 from orthoptim.optim.buckets import make_buckets
 from orthoptim.optim.resume import check_saved, restore_state
+from orthoptim.optim.state import create, lay_together, together
 from orthoptim.optim.telemetry import Drift, Plan
 from orthoptim.stiefel import Table
-from orthoptim.views import Side, View, compute_dtype, distance, full_precision, matrix_shape, real_dtype
+from orthoptim.views import Side, View, compute_dtype, distance, full_precision, real_dtype
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -305,42 +306,26 @@ class Orthoptimizer(Optimizer):
         torch.compile calls a method of this name outside the graph, with just such arguments.
         """
         self._repaired.clear()
-        constrained = group["algorithm"] == self.algorithm
-        names = self._state_names(group) if constrained else []
-        needed = {name for name in names if name != "master"}
         for param in group["params"]:
-            grad = param.grad
-            if grad is None:
-                continue
-            params.append(param)
-            grads.append(grad)
-            state = self.state[param]
-            if not constrained:
+            if param.grad is not None:
+                params.append(param)
+                grads.append(param.grad)
+        held = [self.state[param] for param in params]
+        if group["algorithm"] in ordinary.DEFAULTS:
+            for param, state in zip(params, held, strict=True):
                 states.extend(ordinary.init_state(param, group, state))
-                continue
+            return
+        names = self._state_names(group)
+        needed = {name for name in names if name != "master"}
+        new = []
+        for param, state in zip(params, held, strict=True):
             if not needed <= state.keys() or (compute_dtype(param.dtype) != param.dtype and "master" not in state):
-                self._init_state(param, group, state)
+                create(param, state, group, self._kinds(group))
+                new.append(state)
+        lay_together(new)
+        for param, state in zip(params, held, strict=True):
             # a parameter that needs no master copy is its own
-            states.extend([state.get(name, param) if name == "master" else state[name] for name in names])
-
-    def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
-        dtype = compute_dtype(param.dtype)
-        batch = matrix_shape(param.shape, group["view"], group["side"])[0]
-        kinds = self._kinds(group)
-        if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
-        if dtype != param.dtype and "master" not in state:
-            state["master"] = param.detach().to(dtype, memory_format=torch.preserve_format)
-        for name, kind in kinds.items():
-            if name in state:
-                continue
-            if kind == "entries":
-                state[name] = torch.zeros_like(param, dtype=dtype)
-            elif kind == "moduli":
-                state[name] = torch.zeros_like(param, dtype=real_dtype(dtype))
-            else:
-                scalar = real_dtype(dtype) if kind == "matrices" else torch.int64
-                state[name] = torch.zeros(batch, dtype=scalar, device=param.device)
+            states.extend([state.get(name, param) for name in names])
 
     def _kinds(self, group: Mapping[str, Any]) -> dict[str, Kind]:
         """The state that a step changes, beside ``step`` and ``master``."""
@@ -376,7 +361,7 @@ class Orthoptimizer(Optimizer):
             lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
             for block in bucket.blocks:
                 step(block, bucket.half, lr, params, grads, columns)
-            torch._foreach_add_([steps[i] for i in bucket.members], 1)
+            torch._foreach_add_(together([steps[i] for i in bucket.members]), 1)
 
     @torch.no_grad()
     def _restore(self, state_dict: StateDict) -> None:
@@ -388,3 +373,6 @@ class Orthoptimizer(Optimizer):
             if group["algorithm"] == self.algorithm:  # options that are newer than the checkpoint
                 group.update({key: value for key, value in self.defaults.items() if key not in group})
         restore_state(self.param_groups, self.state, state_dict)
+        for group in self.param_groups:
+            if group["algorithm"] == self.algorithm:
+                lay_together([self.state[param] for param in group["params"] if param in self.state])

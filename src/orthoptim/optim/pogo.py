@@ -1,8 +1,10 @@
 """POGO: leap along the relative gradient, land back on the manifold."""
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from orthoptim import stiefel
@@ -96,7 +98,11 @@ class POGO(Orthoptimizer):
     ) -> tuple[stiefel.Table, Tensor | None]:
         """See :meth:`Orthoptimizer.update_entries`."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
-        return stiefel.unrolled(x, g, lr, policy, Base.named(group["base"]).normalized)
+        if policy.clip is None or Base.named(group["base"]).normalized:
+            return stiefel.unrolled(x, g, lr, 1.0, policy)
+        size = reduce(torch.maximum, [entry.abs() for row in g for entry in row])  # as in pogo_step
+        size = size.clamp_min(torch.finfo(size.dtype).tiny)
+        return stiefel.unrolled(x, g, lr * size, 1 / size, policy)
 
     @classmethod
     def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:

@@ -15,6 +15,9 @@ SYMMETRIC_FROM = 256
 TINY = 4
 """The largest n whose products are unrolled."""
 
+TINY_BLOCK = 1 << 16
+"""How many of these are worked on at a time: torch shares a vector between threads from 32768 entries for each."""
+
 BLOCK_BYTES = 15 << 17
 """How much of a bucket is worked on at a time: with its temporaries it should fit the cache."""
 
@@ -51,4 +54,6 @@ def cost(form: str, p: int, n: int, normalized: bool = False) -> float:
 
 def block_size(p: int, n: int, itemsize: int) -> int:
     """The number of matrices to work on at a time."""
+    if n <= TINY:
+        return TINY_BLOCK
     return max(1, BLOCK_BYTES // (p * n * itemsize))

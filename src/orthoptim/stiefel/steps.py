@@ -33,6 +33,7 @@ from torch import Tensor
 from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
 from orthoptim.stiefel.landing import Policy, clip_length
 from orthoptim.stiefel.plan import SYMMETRIC_FROM, choose
+from orthoptim.stiefel.unrolled import unrolled
 
 
 class Step(NamedTuple):
@@ -106,7 +107,7 @@ def direct_n(leap: Leap, policy: Policy) -> Step:
     # square matrices: into the memory of s, which is free again; fresh memory costs as much as half a product
     r = torch.bmm(x, skew, out=s) if s.shape == x.shape else x @ skew
     if policy.clip is None:
-        m = r.mul_(-eta[:, None, None]).add_(x)
+        m = torch.addcmul(x, r, -eta[:, None, None], out=r)
         return Step(_land(m, subtract_identity(symmetric(m)), policy), None)
     return _leap_and_land(x, r, subtract_identity(symmetric(x)), eta, policy)
 
@@ -146,29 +147,15 @@ def gram(leap: Leap, policy: Policy) -> Step:
 
 
 def tiny(leap: Leap, policy: Policy) -> Step:
-    """``direct-n`` with every entry a vector over the batch, which is the last dim in memory.
-
-    Buffers are written again as soon as they are free: fresh memory costs more than the arithmetic.
-    """
-    x, g = leap.x.permute(1, 2, 0), leap.g.permute(1, 2, 0)  # (p, n, B)
-    s = _product(_adjoint(x), g)
-    skew = s - _adjoint(s)  # the ½ goes into η: one pass less
-    if isinstance(leap.scale, Tensor):
-        skew.mul_(leap.scale[:, 0, 0])
-    eta = 0.5 * leap.eta
-    # a compiler plans memory by itself, and does not take an out= that is not contiguous
-    reuse = x.shape[0] == x.shape[1] and not torch.compiler.is_compiling()
-    r = _product(x, skew, out=s if reuse else None)
-    e = _product(r, _adjoint(r), out=skew if reuse else None)
-    length, clipped = _length(e.permute(2, 0, 1), eta, policy)
-    c = _product(x, _adjoint(x)).addcmul_(e, length * length)
-    c.diagonal(dim1=0, dim2=1).sub_(1)
-    m = torch.addcmul(x, r, length, value=-1, out=r if reuse else None)
-    if policy.half:
-        product = _product(c, m, out=e if reuse else None)
-        new = torch.sub(m, product, alpha=0.5, out=product if reuse else None)
-    else:
-        new = _product(policy.correction(c.permute(2, 0, 1)).permute(1, 2, 0), m).add_(m)
+    """Entry by entry, each a vector over the batch, which is best the last dim in memory."""
+    scale = leap.scale[:, 0, 0] if isinstance(leap.scale, Tensor) else leap.scale
+    tables = leap.x.permute(1, 2, 0), leap.g.permute(1, 2, 0)  # (p, n, B)
+    x, g = ([list(row.unbind(0)) for row in a.unbind(0)] for a in tables)
+    if torch.compiler.is_compiling():
+        table, clipped = unrolled(x, g, leap.eta, scale, policy)
+        return Step(torch.stack([torch.stack(row, -1) for row in table], 1), clipped)
+    new = tables[0].new_empty(tables[0].shape)
+    _, clipped = unrolled(x, g, leap.eta, scale, policy, new)
     return Step(new.permute(2, 0, 1), clipped)
 
 
@@ -190,26 +177,13 @@ def _symmetric(x: Tensor, levels: int) -> Tensor:
     return torch.cat([torch.cat([first, block.mH], -1), torch.cat([block, last], -1)], -2)
 
 
-def _adjoint(a: Tensor) -> Tensor:
-    return a.transpose(0, 1).conj()
-
-
-def _product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """Matrix product of (p, k, B) and (k, n, B)."""
-    (column, *columns), (row, *rows) = a.unbind(1), b.unbind(0)
-    result = torch.mul(column.unsqueeze(1), row, out=out)
-    for column, row in zip(columns, rows, strict=True):
-        result.addcmul_(column.unsqueeze(1), row)
-    return result
-
-
 def _leap_and_land(x: Tensor, r: Tensor, c: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None) -> Step:
     """From X, R and XXᴴ − I: MMᴴ − I = (XXᴴ − I) − s·cross + s²RRᴴ costs no product with M."""
     e = symmetric(r)
     s, clipped = _length(e, eta, policy, cross)
     s = s[:, None, None]
     c = c.add_(e.mul_(s**2)) if cross is None else c.add_(e.mul_(s**2)).sub_(cross.mul_(s))
-    return Step(_land(r.mul_(-s).add_(x), c, policy), clipped)
+    return Step(_land(torch.addcmul(x, r, -s, out=r), c, policy), clipped)
 
 
 def _reach(policy: Policy, g: Tensor, scale: Tensor | float) -> Tensor:

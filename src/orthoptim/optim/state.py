@@ -1,0 +1,77 @@
+"""The state of constrained parameters, and where it lies in memory.
+
+The states of like small parameters are slices of one tensor, side by side in the order of the parameters: a block of
+them then needs neither gathering nor scattering, nor a thousand calls to count a thousand steps.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthoptim.base import Kind
+from orthoptim.optim.checks import has_values
+from orthoptim.stiefel.plan import BLOCK_BYTES
+from orthoptim.views import compute_dtype, matrix_shape, real_dtype
+
+
+def create(param: Tensor, state: dict[str, Tensor], group: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+    """Add what is missing in the state of a parameter: zeros, and a copy in full precision where it has less."""
+    dtype = compute_dtype(param.dtype)
+    if "step" not in state:
+        state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
+    if dtype != param.dtype and "master" not in state:
+        state["master"] = param.detach().to(dtype, memory_format=torch.preserve_format)
+    for name, kind in kinds.items():
+        if name in state:
+            continue
+        if kind == "entries":
+            state[name] = torch.zeros_like(param, dtype=dtype)
+        elif kind == "moduli":
+            state[name] = torch.zeros_like(param, dtype=real_dtype(dtype))
+        else:
+            batch = matrix_shape(param.shape, group["view"], group["side"])[0]
+            scalar = real_dtype(dtype) if kind == "matrices" else torch.int64
+            state[name] = torch.zeros(batch, dtype=scalar, device=param.device)
+
+
+def lay_together(states: Sequence[dict[str, Tensor]]) -> None:
+    """Move the like small tensors among these states side by side."""
+    alike: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
+    for state in states:
+        for name, value in state.items():
+            # of a larger one there is but one in a block
+            if 2 * value.nbytes <= BLOCK_BYTES and _dense(value):
+                kind = (name, value.shape, value.stride(), value.dtype, value.device)
+                alike.setdefault(kind, []).append((state, name))
+    for members in alike.values():
+        if len(members) > 1:
+            values = [state[name] for state, name in members]
+            room = values[0].new_empty(values[0].numel() * len(values))
+            for k, ((state, name), value) in enumerate(zip(members, values, strict=True)):
+                state[name] = room.as_strided(value.shape, value.stride(), k * value.numel()).copy_(value)
+
+
+def together(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors of one shape (...) as a single one (k, ...) where they lie side by side, else as they are."""
+    if len(tensors) == 1 or torch.compiler.is_compiling() or not has_values(tensors[0]):
+        return tensors
+    first, start, size = tensors[0], tensors[0].data_ptr(), tensors[0].nbytes
+    if size == 0 or tensors[1].data_ptr() != start + size or not _dense(first):
+        return tensors
+    stop = start + len(tensors) * size
+    storage = first.untyped_storage()
+    if stop > storage.data_ptr() + storage.nbytes():  # neighbours by chance
+        return tensors
+    stride = first.stride()
+    if list(map(Tensor.data_ptr, tensors)) != list(range(start, stop, size)):
+        return tensors
+    if stride and any(t.stride() != stride for t in tensors):
+        return tensors
+    return [first.as_strided((len(tensors), *first.shape), (first.numel(), *stride))]
+
+
+def _dense(a: Tensor) -> bool:
+    """Whether the entries fill a stretch of memory in the order of rows or, as after ``qr``, of columns."""
+    return (a.is_contiguous() or (a.ndim >= 2 and a.mT.is_contiguous())) and not a.is_conj()

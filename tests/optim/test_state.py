@@ -1,0 +1,147 @@
+"""Where the state lies in memory: side by side for like small parameters, and nobody can tell from the results."""
+
+import copy
+
+import pytest
+import torch
+
+import orthoptim as oo
+from orthoptim.base import Base, Direction
+from orthoptim.optim.state import lay_together, together
+from orthoptim.stiefel import scratch as kept
+
+
+def parameters(count, *shape, columns=False, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    params = []
+    for _ in range(count):
+        x = oo.orthogonalize_(torch.empty(shape, dtype=dtype), init="random", generator=generator)
+        params.append(torch.nn.Parameter(x.mT.contiguous().mT if columns else x))
+        params[-1].grad = torch.randn(shape, dtype=dtype, generator=generator)
+    return params
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_the_state_of_like_small_parameters_is_one_tensor(columns, dtype):
+    params = parameters(5, 4, 6, columns=columns, dtype=dtype)
+    opt = oo.POGO(params, lr=0.1)
+    opt.step()
+    for name, value in opt.state[params[0]].items():
+        column = [opt.state[param][name] for param in params]
+        (whole,) = together(column)
+        assert whole.data_ptr() == value.data_ptr()
+        assert torch.equal(whole, torch.stack(column))
+    assert opt.state[params[1]]["exp_avg"].stride() == params[1].stride()
+
+
+def test_what_does_not_lie_side_by_side_is_left_alone():
+    room = torch.arange(24.0).reshape(4, 6)
+    rows = list(room.unbind(0))
+    assert len(together(rows)) == 1
+    for others in (rows[::-1], [rows[0], rows[2]], [rows[0], rows[1].clone()], [rows[0]], [torch.empty(0)] * 2):
+        assert together(others) is others
+    strided = list(room.mT.unbind(0))
+    assert together(strided) is strided
+    # the second begins where the first ends, but in other memory
+    one, two = torch.empty(8), torch.empty(8)
+    neighbour = type("Neighbour", (), {"data_ptr": lambda _: one.data_ptr() + one.nbytes, "stride": lambda _: (1,)})()
+    assert together([one, neighbour]) == [one, neighbour]
+    del two
+
+
+def test_a_step_is_the_same_wherever_the_state_lies():
+    """After a copy, a load, an exchange of single tensors, or with a member that has no gradient."""
+
+    def moved(opt):
+        for param in opt.param_groups[0]["params"][1:3]:
+            opt.state[param]["exp_avg"] = opt.state[param]["exp_avg"].clone()
+
+    def loaded(opt):
+        opt.load_state_dict(copy.deepcopy(opt.state_dict()))
+
+    def changed_behind(opt):
+        value = opt.state[opt.param_groups[0]["params"][2]]["exp_avg"]
+        value.data = value.data.clone()
+
+    results = []
+    for disturb in (lambda opt: None, moved, loaded, changed_behind):
+        params = parameters(6, 5, 8)
+        opt = oo.POGO(params, lr=0.3)
+        for step in range(6):
+            params[3].grad = None if step == 4 else torch.ones_like(params[3])
+            opt.step()
+            if step == 2:
+                disturb(opt)
+        results.append([*params, *(opt.state[p]["exp_avg"] for p in params), *(opt.state[p]["step"] for p in params)])
+    for others in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
+    assert [float(step) for step in results[0][-6:]] == [6, 6, 6, 5, 6, 6]
+
+
+def test_a_loaded_state_lies_together_again_and_shares_nothing_with_what_was_loaded():
+    params = parameters(4, 3, 5)
+    opt = oo.POGO(params, lr=0.1)
+    opt.step()
+    saved = opt.state_dict()
+    other = oo.POGO(params, lr=0.1)
+    other.load_state_dict(saved)
+    column = [other.state[param]["exp_avg"] for param in params]
+    assert len(together(column)) == 1
+    assert column[0].data_ptr() != opt.state[params[0]]["exp_avg"].data_ptr()
+
+
+def test_a_buffer_may_take_over_that_of_another_name():
+    """A base optimizer that keeps the last two gradients: only memory that is free is written to."""
+
+    class Remembering(Base):
+        name = "remembering"
+
+        def __init__(self):
+            super().__init__()
+
+        @staticmethod
+        def buffers(hyperparameters):
+            return {"last": "entries", "before": "entries"}
+
+        @staticmethod
+        def direction(x, grad, statistic, state, t, **hyperparameters):
+            return Direction(grad), {"last": grad, "before": state["last"]}
+
+    try:
+        params = parameters(2, 4, 8)
+        opt = oo.POGO(params, lr=0.1, base=Remembering())
+        gradients = [torch.randn(4, 8) for _ in range(3)]
+        for gradient in gradients:
+            for param in params:
+                param.grad = gradient.clone()
+            opt.step()
+        for param in params:
+            assert torch.equal(opt.state[param]["last"], gradients[2])
+            assert torch.equal(opt.state[param]["before"], gradients[1])
+    finally:
+        Remembering._registry.pop("remembering")
+
+
+def test_scratch_is_kept_per_name_and_dtype_and_grows():
+    kept.forget()
+    like = torch.empty(0)
+    first = kept.scratch("a", like, 4, 8)
+    assert first.shape == (4, 8)
+    assert kept.scratch("a", like, 2, 2).data_ptr() == first.data_ptr()
+    assert kept.scratch("b", like, 2, 2).data_ptr() != first.data_ptr()
+    assert kept.scratch("a", like.double(), 2).dtype == torch.float64
+    assert kept.scratch("a", like, 100).shape == (100,)
+    with torch.inference_mode():
+        inside = kept.scratch("c", like, 3)
+    inside.zero_()  # would raise if it had been made an inference tensor
+    kept.forget()
+
+
+def test_laying_together_keeps_large_and_lone_tensors():
+    large = [{"a": torch.zeros(1 << 20), "b": torch.ones(3)} for _ in range(2)]
+    large[1]["c"] = torch.ones(2)
+    before = [state["a"] for state in large]
+    lay_together(large)
+    assert all(state["a"] is value for state, value in zip(large, before, strict=True))
+    assert len(together([state["b"] for state in large])) == 1
