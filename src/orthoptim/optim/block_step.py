@@ -128,9 +128,9 @@ class BlockStep:
         new_state = {**new_state, **update.state}
         kept: State = {}
         for name, value in new_state.items():
-            # memory that is free again is written to, unless it is the new value of another buffer
-            taken_over = any(value is other for other in state.values())
-            kept[name] = _where(finite, value, state[name], out=None if taken_over else state[name])
+            # its own memory is written to, unless that is the new value of another buffer
+            needed = any(other is state[name] for other in new_state.values())
+            kept[name] = _where(finite, value, state[name], out=None if needed else state[name])
         kept["taken"] = state["taken"] + finite
         if update.clipped is not None:
             kept["clipped"] = state["clipped"] + (update.clipped & finite)
