@@ -182,7 +182,9 @@ def _leap_and_land(x: Tensor, r: Tensor, c: Tensor, eta: Tensor, policy: Policy,
     e = symmetric(r)
     s, clipped = _length(e, eta, policy, cross)
     s = s[:, None, None]
-    c = c.add_(e.mul_(s**2)) if cross is None else c.add_(e.mul_(s**2)).sub_(cross.mul_(s))
+    c.addcmul_(e, s**2)
+    if cross is not None:
+        c.addcmul_(cross, s, value=-1)
     return Step(_land(torch.addcmul(x, r, -s, out=r), c, policy), clipped)
 
 
