@@ -95,3 +95,12 @@ def test_contenders_all_step_the_same_parameters():
         step = make(params)
         step()
         assert all(torch.isfinite(p).all() for p in params), name
+
+
+def test_all_methods_side_by_side(small, tmp_path):
+    file = tmp_path / "figures.json"
+    result = run("--workload", "W1", "--methods", "--seconds", "0.01", "--threads", "1", "--json", str(file))
+    assert result.exit_code == 0, result.output
+    figures = json.loads(file.read_text())["W1"]
+    assert next(iter(figures)) == "POGO compiled"
+    assert {"POGO", "RGD", "RSDM", "Landing", "LandingPC", "SLPG"} <= figures.keys()

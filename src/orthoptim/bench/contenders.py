@@ -99,6 +99,29 @@ def limit(params: list[Tensor]) -> Step:
     return lambda: [products(batch) for batch in batches]
 
 
+def methods() -> dict[str, Callable[[list[Tensor]], Step]]:
+    """Every orthoptimizer, POGO compiled first, each with its own base optimizer; and unconstrained Adam."""
+
+    def made(kind: Any, *arguments: Any) -> Callable[[list[Tensor]], Step]:
+        return lambda params: kind(params, LR, *arguments).step
+
+    def rsdm(params: list[Tensor]) -> Step:
+        r = max(2, min(params[0].shape[-2:]) // 4)
+        step: Step = oo.RSDM(params, LR, r).step
+        return step
+
+    return {
+        "POGO compiled": ours("safe", oo.VAdam(), compile=True),
+        "POGO": ours("safe", oo.VAdam()),
+        "Landing": made(oo.Landing),
+        "LandingPC": made(oo.LandingPC),
+        "SLPG": made(oo.SLPG),
+        "RGD": made(oo.RGD),
+        "RSDM": rsdm,
+        "torch Adam, fused": torch_adam(fused=True),
+    }
+
+
 def contenders(base: str = "vadam") -> dict[str, Callable[[list[Tensor]], Step]]:
     """All contenders by name, the reference first; ``base`` is ``"vadam"`` or ``"sgd"`` (momentum 0.9)."""
     mine = oo.VAdam() if base == "vadam" else oo.SGD(momentum=0.9)

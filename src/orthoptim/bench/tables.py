@@ -1,22 +1,32 @@
 """The benchmark from end to end: measure, and show as tables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from orthoptim.bench import contenders as who
 from orthoptim.bench.growth import Growth, curves
 from orthoptim.bench.measure import Timing, measure
 from orthoptim.bench.workloads import WORKLOADS
 
+Make = Callable[[list[Tensor]], who.Step]
+
 
 def bench(
-    names: Sequence[str], base: str, only: str | None, growth: bool, seconds: float, device: str, console: Console
+    names: Sequence[str],
+    base: str,
+    only: str | None,
+    growth: bool,
+    seconds: float,
+    device: str,
+    console: Console,
+    methods: bool = False,
 ) -> dict[str, Any]:
-    """Measure workloads, print a table for each, and return the figures.
+    """Measure workloads, print a table for each, and return the figures; of POGO and its peers, or of all methods.
 
     Raises:
         ValueError: for a workload, base or contender that does not exist.
@@ -26,8 +36,9 @@ def bench(
             raise ValueError(f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}")
     if base not in ("vadam", "sgd"):
         raise ValueError(f"unknown base {base!r}; use vadam or sgd")
-    for peer in who.missing():
+    for peer in () if methods else who.missing():
         console.print(f"[yellow]{peer} is not installed and left out[/]")
+    table = who.methods() if methods else who.contenders(base)
     figures: dict[str, Any] = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -35,7 +46,7 @@ def bench(
         "base": base,
     }
     for name in names:
-        timings = _measure_workload(name, base, only, seconds, device, console)
+        timings = _measure_workload(name, table, only, seconds, device, console)
         figures[name] = {contender: timing._asdict() for contender, timing in timings.items()}
         console.print(_table(name, timings))
     if growth:
@@ -46,11 +57,11 @@ def bench(
 
 
 def _measure_workload(
-    name: str, base: str, only: str | None, seconds: float, device: str, console: Console
+    name: str, table: dict[str, Make], only: str | None, seconds: float, device: str, console: Console
 ) -> dict[str, Timing]:
     wanted = only.split(",") if only else [""]
     steps = {}
-    for contender, make in who.contenders(base).items():
+    for contender, make in table.items():
         if not any(part in contender for part in wanted):
             continue
         try:
@@ -62,7 +73,7 @@ def _measure_workload(
             continue
         steps[contender] = step
     if not steps:
-        raise ValueError(f"no contender matches {only!r}; there are {', '.join(who.contenders(base))}")
+        raise ValueError(f"no contender matches {only!r}; there are {', '.join(table)}")
     return measure(steps, seconds=seconds, device=device)
 
 

@@ -242,6 +242,9 @@ def bench(
     only: Annotated[
         str | None, typer.Option(help="Only contenders whose name contains one of these, by comma.")
     ] = None,
+    methods: Annotated[
+        bool, typer.Option("--methods", help="All methods of this library side by side instead of POGO and its peers.")
+    ] = False,
     growth: Annotated[bool, typer.Option(help="Also time against number and size of matrices.")] = False,
     seconds: Annotated[float, typer.Option(help="Time for each contender.")] = 3.0,
     threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.")] = 2,
@@ -256,7 +259,7 @@ def bench(
     with _one_line_errors():
         asked.device(device)
         torch.set_num_threads(threads)
-        figures = run_bench(workload or list(WORKLOADS), base, only, growth, seconds, device, Console())
+        figures = run_bench(workload or list(WORKLOADS), base, only, growth, seconds, device, Console(), methods)
         if json_file is not None:
             json_file.write_text(json.dumps(figures, indent=1))
 
