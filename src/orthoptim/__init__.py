@@ -1,6 +1,7 @@
 """orthoptim: optimize orthogonal and unitary matrices at scale."""
 
 from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
+from orthoptim.distributed.placement import long_dim_placement
 from orthoptim.groups import orthogonalize_, param_groups
 from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Plan, Update, wrap
 from orthoptim.views import distance, is_orthogonal, project_
@@ -26,6 +27,7 @@ __all__ = [
     "VAdam",
     "distance",
     "is_orthogonal",
+    "long_dim_placement",
     "orthogonalize_",
     "param_groups",
     "project_",

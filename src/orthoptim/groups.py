@@ -10,7 +10,19 @@ from torch import Tensor, nn
 
 from orthoptim import stiefel
 from orthoptim.base import Base
-from orthoptim.views import VIEWS, Side, View, compute_dtype, from_matrices, full_precision, matrix_shape, project_
+from orthoptim.distributed.detect import is_dtensor
+from orthoptim.views import (
+    VIEWS,
+    Side,
+    View,
+    compute_dtype,
+    from_matrices,
+    full_precision,
+    is_finite,
+    matrix_shape,
+    placed,
+    project_,
+)
 
 Patterns = Mapping[str, str | Mapping[str, Any]]
 """Shell pattern on parameter names → view, or a dict of options with ``view`` among them."""
@@ -133,7 +145,7 @@ def orthogonalize_(
                     matrix_shape(param.shape, kind, of)
                 except ValueError as error:
                     raise ValueError(f"parameter {name!r} {error}") from None
-                if init == "project" and not bool(torch.isfinite(param).all()):
+                if init == "project" and not is_finite(param):
                     raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
                 work.append((param, kind, of))
         for param, kind, of in work:
@@ -151,6 +163,10 @@ def _orthogonalize_tensor_(
     batch, p, n, _ = matrix_shape(tensor.shape, view, side)
     if init == "project":
         project_(tensor, view=view, side=side)
+        return
+    if is_dtensor(tensor):
+        with full_precision(tensor):
+            placed().randomize_(tensor, view, side, generator)
         return
     dtype = compute_dtype(tensor.dtype)
     with full_precision(tensor):

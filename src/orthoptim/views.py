@@ -1,11 +1,13 @@
 """A parameter tensor as a batch of matrices (..., p, n) with p ≤ n and orthonormal rows, and back."""
 
+from types import ModuleType
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from orthoptim import stiefel
+from orthoptim.distributed.detect import is_dtensor
 
 View = Literal["matrix", "filters", "kernels"]
 """``matrix``: the last two dims. ``filters``: the first dim against the rest. ``kernels``: the k×k of a 4-d weight."""
@@ -86,15 +88,27 @@ def full_precision(tensor: Tensor) -> torch.autocast:
     return torch.autocast(tensor.device.type, enabled=False)
 
 
+def placed() -> ModuleType:
+    """What is done to DTensors, imported where there is one."""
+    from orthoptim.distributed import points
+
+    return points
+
+
 @torch.no_grad()
 def distance(tensor: Tensor, *, view: View = "matrix", side: Side = "auto") -> Tensor:
     """Distance ‖XXᴴ − I‖_F from orthonormality, one value per matrix.
+
+    Of a DTensor, all ranks must ask, and are told the distances of all matrices.
 
     Example:
         >>> distance(torch.eye(3))
         tensor(0.)
     """
     with full_precision(tensor):
+        if is_dtensor(tensor):
+            distances: Tensor = placed().distance(tensor, view, side)
+            return distances
         return stiefel.distance(to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype)))
 
 
@@ -126,9 +140,20 @@ def project_(tensor: Tensor, *, view: View = "matrix", side: Side = "auto") -> T
     """
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise TypeError(f"cannot project a tensor of dtype {tensor.dtype}: use a floating or complex one")
-    matrices = to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype))
-    if not bool(torch.isfinite(matrices).all()):
+    if not is_finite(tensor):
         raise ValueError("cannot project a tensor that is not finite")
     with full_precision(tensor):
-        tensor.copy_(from_matrices(stiefel.nearest(matrices), tensor.shape, view, side))
+        if is_dtensor(tensor):
+            placed().project_(tensor, view, side)
+        else:
+            matrices = to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype))
+            tensor.copy_(from_matrices(stiefel.nearest(matrices), tensor.shape, view, side))
     return tensor
+
+
+@torch.no_grad()
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all entries are finite, on all ranks that share the tensor."""
+    if is_dtensor(tensor):
+        return bool(placed().is_finite(tensor))
+    return bool(torch.isfinite(tensor).all())

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from orthoptim import stiefel
-from orthoptim.views import compute_dtype, from_matrices, full_precision, matrix_shape, rounding, to_matrices
+from orthoptim.distributed.detect import is_dtensor
+from orthoptim.views import compute_dtype, from_matrices, full_precision, matrix_shape, placed, rounding, to_matrices
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
@@ -77,19 +78,21 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
     """
     view, side = group["view"], group["side"]
     repairs: list[tuple[Tensor, Tensor]] = []
+    sharded = [param for param in group["params"] if is_dtensor(param) and has_values(param)]
+    distances = placed().farthest(sharded, view, side) if sharded else []
+    far_sharded: dict[Tensor, float] = dict(zip(sharded, distances, strict=True))
     for name, param in named(group, label):
         if not has_values(param):
             continue
-        x = to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
-        with full_precision(x):
-            c = stiefel.defect(x)
-        far = float(torch.linalg.matrix_norm(c).max())
+        x = None if is_dtensor(param) else to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
+        with full_precision(param):
+            far = far_sharded[param] if x is None else float(stiefel.distance(x).max())
         if not math.isfinite(far):
             raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
-        if far <= rounding(param.dtype, x.shape[-2]):
+        if far <= rounding(param.dtype, matrix_shape(param.shape, view, side)[1]):
             continue
         # the Frobenius norm bounds the spectral one, which is dearer
-        if far >= _REPAIRABLE and float(torch.linalg.eigvalsh(c).abs().max()) >= _REPAIRABLE:
+        if far >= _REPAIRABLE and _spectral_distance(param, x, view, side) >= _REPAIRABLE:
             raise ValueError(
                 f"{name} is not orthonormal (distance {far:.3g}): call orthoptim.orthogonalize_ on it, with "
                 f"view={view!r} and side={side!r}, before building the optimizer"
@@ -100,12 +103,23 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
                 "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)",
                 stacklevel=7,  # the line that builds the optimizer
             )
-        with full_precision(x):
-            repairs.append((param, stiefel.newton_schulz(x)))
+        with full_precision(param):
+            near = placed().whole_matrices(param, view, side) if x is None else x
+            repairs.append((param, stiefel.newton_schulz(near)))
     former = {param: param.detach().clone() for param, _ in repairs}
     for param, x in repairs:
-        param.copy_(from_matrices(x, param.shape, view, side))
+        if is_dtensor(param):
+            placed().write_matrices_(param, x, view, side)
+        else:
+            param.copy_(from_matrices(x, param.shape, view, side))
     return former
+
+
+def _spectral_distance(param: Tensor, x: Tensor | None, view: str, side: str) -> float:
+    """The largest ‖XXᴴ − I‖₂ of the matrices X of a parameter; of a DTensor, on any rank."""
+    if x is None:
+        return float(placed().spectral_distance(param, view, side))
+    return float(torch.linalg.eigvalsh(stiefel.defect(x)).abs().max())
 
 
 def check_gradients(groups: list[dict[str, Any]]) -> None:
@@ -132,4 +146,6 @@ def parameter_name(group: Mapping[str, Any], position: int, label: str) -> str:
 
 def has_values(tensor: Tensor) -> bool:
     """Whether there is data to look at: not so for meta and fake tensors."""
+    if is_dtensor(tensor):
+        tensor = tensor.to_local()
     return not (tensor.is_meta or isinstance(tensor, FakeTensor))

@@ -43,9 +43,21 @@ def check(group: Mapping[str, Any]) -> None:
     _REFERENCE[algorithm]([torch.zeros(1, requires_grad=True)], **options)
 
 
-def init_state(param: Tensor, group: Mapping[str, Any], state: dict[str, Any]) -> list[Tensor | None]:
-    """Create what is missing of the state, and return it in the order :func:`step` takes it."""
+def init_state(
+    param: Tensor, group: Mapping[str, Any], state: dict[str, Any], *, eager: bool = False
+) -> list[Tensor | None]:
+    """Create what is missing of the state, and return it in the order :func:`step` takes it.
+
+    Args:
+        param: the parameter.
+        group: the options.
+        state: its state.
+        eager: whether all of it must be there before the first step, as for checkpoints of sharded parameters.
+    """
     if group["algorithm"] == "sgd":
+        if eager and group["momentum"] != 0 and "momentum_buffer" not in state:
+            # what torch's own SGD has when torch.distributed.checkpoint has let it take a step without gradients
+            state["momentum_buffer"] = torch.zeros_like(param, requires_grad=False)
         # None until the first step: torch then makes the gradient the first buffer
         return [state.get("momentum_buffer")]
     if not state:

@@ -2,23 +2,29 @@
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, overload
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
+from orthoptim.distributed.agreement import agreement
+from orthoptim.distributed.detect import full, is_dtensor
 from orthoptim.optim import checks, ordinary
 from orthoptim.optim.block_step import BlockStep, Update
 from orthoptim.optim.buckets import make_buckets
 from orthoptim.optim.resume import check_saved, restore_state
 from orthoptim.optim.state import create, lay_together, together
 from orthoptim.optim.telemetry import Drift, Plan
-from orthoptim.stiefel import Table
+from orthoptim.stiefel import Sums, Table
 from orthoptim.views import Side, View, compute_dtype, distance, full_precision, real_dtype
 
+if TYPE_CHECKING:
+    from orthoptim.distributed.sharded import ShardedStep
+
+ColumnsUpdate = Generator[list[Tensor], Sums, tuple[Update, Tensor]]
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
@@ -68,6 +74,7 @@ class Orthoptimizer(Optimizer):
         }
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
         self._block_steps: dict[int, BlockStep] = {}
+        self._sharded: ShardedStep | None = None
         try:
             super().__init__(params, defaults)
         except Exception:
@@ -97,6 +104,16 @@ class Orthoptimizer(Optimizer):
     @staticmethod
     def update_entries(x: Table, g: Table, lr: Tensor, group: Mapping[str, Any]) -> tuple[Table, Tensor | None]:
         """``update`` of tiny real matrices for a compiler, where ``unrolls``: new entries, and which were clipped."""
+        raise NotImplementedError
+
+    @classmethod
+    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
+        """Whether there is an :meth:`update_columns` for these options."""
+        return False
+
+    @staticmethod
+    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
+        """``update`` of some of the columns, the others being on other ranks; see :mod:`orthoptim.stiefel.columns`."""
         raise NotImplementedError
 
     @staticmethod
@@ -134,12 +151,15 @@ class Orthoptimizer(Optimizer):
         try:
             for key in self.defaults.keys() - defaults.keys() - given:
                 del group[key]  # torch fills every group with the defaults of the constrained ones
+            with agreement(group, label):
+                if mine:
+                    self._check_group(group, label)
+                else:
+                    ordinary.check(group)
             if mine:
-                self._check_group(group, label)
                 former = checks.repair_(group, label)
                 self._repaired.update({param: (value, param._version) for param, value in former.items()})
-            else:
-                ordinary.check(group)
+            self._init_placed(group)
         except Exception:
             self.param_groups.pop()
             raise
@@ -149,6 +169,7 @@ class Orthoptimizer(Optimizer):
         super().__setstate__(state)
         self.__dict__.setdefault("_repaired", {})
         self.__dict__["_block_steps"] = {}
+        self.__dict__["_sharded"] = None
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -182,6 +203,27 @@ class Orthoptimizer(Optimizer):
             elif params:
                 with full_precision(params[0]):
                     self._step_group(group, params, grads, states)
+        self._step_sharded()
+
+    def _step_sharded(self) -> None:
+        """Step the DTensors: those of all groups together, for few collectives."""
+        if self._has_dtensors():
+            self._sharded_step()()
+
+    def _has_dtensors(self) -> bool:
+        return any(
+            is_dtensor(param)
+            for group in self.param_groups
+            if group["algorithm"] == self.algorithm
+            for param in group["params"]
+        )
+
+    def _sharded_step(self) -> "ShardedStep":
+        from orthoptim.distributed.sharded import ShardedStep  # there is something to import where there are DTensors
+
+        if self._sharded is None:
+            self._sharded = ShardedStep(self)
+        return self._sharded
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
@@ -221,8 +263,8 @@ class Orthoptimizer(Optimizer):
             distances = [distance(p, view=group["view"], side=group["side"]).reshape(-1) for p in group["params"]]
             values = torch.cat([d.double().cpu() for d in distances])
             states = [self.state[p] for p in group["params"] if p in self.state and "taken" in self.state[p]]
-            skipped = sum(int(s["step"]) * s["taken"].numel() - int(s["taken"].sum()) for s in states)
-            clipped = sum(int(s["clipped"].sum()) for s in states)
+            skipped = sum(int(s["step"]) * s["taken"].numel() - int(full(s["taken"]).sum()) for s in states)
+            clipped = sum(int(full(s["clipped"]).sum()) for s in states)
             report.append(Drift(index, len(values), float(values.mean()), float(values.max()), skipped, clipped))
         return report
 
@@ -248,8 +290,13 @@ class Orthoptimizer(Optimizer):
             )
             for index, group in enumerate(self.param_groups)
             if group["algorithm"] == self.algorithm
-            for bucket in make_buckets(group["params"], group["view"], group["side"], compile=group["compile"])
-        ]
+            for bucket in make_buckets(
+                [param for param in group["params"] if not is_dtensor(param)],
+                group["view"],
+                group["side"],
+                compile=group["compile"],
+            )
+        ] + (self._sharded_step().shown() if self._has_dtensors() else [])
 
     # Inside
 
@@ -306,12 +353,13 @@ class Orthoptimizer(Optimizer):
         torch.compile calls a method of this name outside the graph, with just such arguments.
         """
         self._repaired.clear()
+        constrained = group["algorithm"] == self.algorithm
         for param in group["params"]:
-            if param.grad is not None:
+            if param.grad is not None and not (constrained and is_dtensor(param)):
                 params.append(param)
                 grads.append(param.grad)
         held = [self.state[param] for param in params]
-        if group["algorithm"] in ordinary.DEFAULTS:
+        if not constrained:
             for param, state in zip(params, held, strict=True):
                 states.extend(ordinary.init_state(param, group, state))
             return
@@ -326,6 +374,18 @@ class Orthoptimizer(Optimizer):
         for param, state in zip(params, held, strict=True):
             # a parameter that needs no master copy is its own
             states.extend([state.get(name, param) for name in names])
+
+    def _init_placed(self, group: dict[str, Any]) -> None:
+        """Create the state of DTensors now: checkpoints of sharded optimizers are read into the state there is."""
+        for param in group["params"]:
+            if not is_dtensor(param) or not checks.has_values(param):
+                continue
+            if group["algorithm"] == self.algorithm:
+                from orthoptim.distributed.state import init_state
+
+                init_state(param, self._kinds(group), group, self.state[param])
+            else:
+                ordinary.init_state(param, group, self.state[param], eager=True)
 
     def _kinds(self, group: Mapping[str, Any]) -> dict[str, Kind]:
         """The state that a step changes, beside ``step`` and ``master``."""
@@ -375,4 +435,5 @@ class Orthoptimizer(Optimizer):
         restore_state(self.param_groups, self.state, state_dict)
         for group in self.param_groups:
             if group["algorithm"] == self.algorithm:
-                lay_together([self.state[param] for param in group["params"] if param in self.state])
+                plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
+                lay_together([self.state[param] for param in plain])

@@ -10,7 +10,7 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.optim.block_step import Update
-from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.views import Side, View
 
 
@@ -103,6 +103,19 @@ class POGO(Orthoptimizer):
         size = reduce(torch.maximum, [entry.abs() for row in g for entry in row])  # as in pogo_step
         size = size.clamp_min(torch.finfo(size.dtype).tiny)
         return stiefel.unrolled(x, g, lr * size, 1 / size, policy)
+
+    @classmethod
+    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
+        """See :meth:`Orthoptimizer.steps_columns`."""
+        return True
+
+    @staticmethod
+    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
+        """See :meth:`Orthoptimizer.update_columns`."""
+        policy = stiefel.policy(group["landing"], group["landing_steps"])
+        normalized = Base.named(group["base"]).normalized
+        step, witness = yield from stiefel.pogo_columns(x, g, lr, policy, normalized)
+        return Update(step.x, clipped=step.clipped), witness
 
     @classmethod
     def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:

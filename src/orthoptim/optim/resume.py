@@ -1,14 +1,18 @@
 """Loading a state: what is refused, and in which precision and layout it is taken."""
 
 from collections.abc import Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import StateDict
 
+from orthoptim.distributed.detect import is_dtensor
 from orthoptim.optim import checks, ordinary
 from orthoptim.views import compute_dtype, matrix_shape, real_dtype
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 def check_saved(groups: list[dict[str, Any]], state_dict: StateDict) -> None:
@@ -46,11 +50,19 @@ def restore_state(
         for param, key in zip(group["params"], saved["params"], strict=True):
             for name, value in state_dict["state"].get(key, {}).items():
                 if isinstance(value, Tensor):
-                    loaded = _as_state(value, param, name) if constrained else state[param][name]
+                    loaded = _as_state(value, param, name, group) if constrained else state[param][name]
+                    if is_dtensor(param) and not constrained:
+                        loaded = _placed(loaded, param, group)
                     state[param][name] = loaded.clone() if loaded is value else loaded
 
 
-def _as_state(value: Tensor, param: Tensor, name: str) -> Tensor:
+def _placed(value: Tensor, param: "DTensor", group: Mapping[str, Any]) -> Tensor:
+    from orthoptim.distributed.state import place
+
+    return place(value, param, group)
+
+
+def _as_state(value: Tensor, param: Tensor, name: str, group: Mapping[str, Any]) -> Tensor:
     """A loaded tensor on the parameter's device, in its layout, and in the precision its state is kept in."""
     if value.is_floating_point() and name != "step":
         dtype = real_dtype(compute_dtype(param.dtype))
@@ -58,6 +70,8 @@ def _as_state(value: Tensor, param: Tensor, name: str) -> Tensor:
         dtype = param.dtype
     else:
         dtype = value.dtype
+    if is_dtensor(param):
+        return _placed(value.to(device=param.device, dtype=dtype), param, group)
     if value.shape == param.shape:
         return torch.empty_like(param, dtype=dtype).copy_(value)
     return value.to(device=param.device, dtype=dtype)

@@ -28,6 +28,7 @@ class Plan(NamedTuple):
         device: where.
         form: the form of the step, for POGO one of :data:`orthoptim.stiefel.FORMS`.
         blocks: in how many pieces.
+        strategy: which way its matrices take between ranks, one of :data:`orthoptim.distributed.strategy.STRATEGIES`.
     """
 
     group: int
@@ -38,3 +39,4 @@ class Plan(NamedTuple):
     device: torch.device
     form: str
     blocks: int
+    strategy: str = "local"

@@ -1,5 +1,6 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
+from orthoptim.stiefel.columns import Sums, largest, pogo_columns, witness
 from orthoptim.stiefel.geometry import (
     as_real,
     defect,
@@ -28,6 +29,7 @@ __all__ = [
     "RETRACTIONS",
     "Policy",
     "Step",
+    "Sums",
     "Table",
     "as_real",
     "block_size",
@@ -36,12 +38,14 @@ __all__ = [
     "defect",
     "distance",
     "inner",
+    "largest",
     "lerp",
     "max_entry",
     "nearest",
     "newton_schulz",
     "newton_schulz_step",
     "norm",
+    "pogo_columns",
     "pogo_step",
     "policy",
     "project_where",
@@ -54,4 +58,5 @@ __all__ = [
     "sym",
     "tangent",
     "unrolled",
+    "witness",
 ]

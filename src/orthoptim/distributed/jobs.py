@@ -1,0 +1,301 @@
+"""The coroutines that step the matrices of which a rank holds pieces.
+
+A base optimizer that is *entrywise* works on pieces: it makes of a gradient G up to a factor, and the factor of the sum
+of a statistic over all pieces. So momentum stays where it is, and only X and G are moved. Of any other base, the
+gradient and the state are moved.
+"""
+
+from collections.abc import Generator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from orthoptim.base import Base, Direction, Kind, State
+from orthoptim.distributed.pieces import Pieces, assemble, cut_out
+from orthoptim.distributed.wire import BACK, OUT, SUM, Answer, Like, Sum, Swap, Wish
+from orthoptim.optim.block_step import BlockStep, Update
+from orthoptim.stiefel import Sums
+from orthoptim.stiefel.plan import block_size
+
+Result = tuple[Tensor, State, Tensor]  # new X, new state of the pieces and of the matrices, finite
+Moves = Generator[Wish, Answer, Result]
+
+
+class Held(NamedTuple):
+    """What a rank holds of a bucket: X and gradient (B, rows, columns), state, and the learning rate."""
+
+    x: Tensor
+    grad: Tensor
+    state: State
+    lr: Tensor
+
+
+class Method(NamedTuple):
+    """What steps a group: the method, its options, and its base optimizer."""
+
+    algorithm: Any  # the class, an Orthoptimizer
+    group: Mapping[str, Any]
+    hyperparameters: Mapping[str, Any]
+    kinds: Mapping[str, Kind]
+
+    @property
+    def base(self) -> type[Base]:
+        """The base optimizer."""
+        return Base.named(self.group["base"])
+
+    @property
+    def own(self) -> dict[str, Kind]:
+        """The method's own buffers."""
+        buffers: dict[str, Kind] = self.algorithm.buffers(self.group)
+        return buffers
+
+    def block_step(self, **changes: Any) -> BlockStep:
+        """What steps whole matrices."""
+        group = {**self.group, **changes}
+        return BlockStep(self.algorithm.update, group, self.hyperparameters, self.kinds, self.algorithm.decomposes)
+
+
+class Aim(NamedTuple):
+    """The direction of pieces, as far as it is known without the other ranks."""
+
+    direction: Direction
+    entries: State  # new values of the base's entrywise buffers
+    matrices: State  # and of those with a value for each matrix, where there is no statistic
+    statistic: list[Tensor]  # of the pieces; none or one
+    total: Tensor  # the sum of the direction's entries, which is finite only if they are
+
+
+def aim(method: Method, held: Held) -> Aim:
+    """Let an entrywise base advance on pieces."""
+    base = method.base
+    t = (held.state["taken"] + 1).to(held.lr.dtype)
+    ascent = -held.grad if method.group["maximize"] else held.grad
+    statistic = base.statistic(ascent)
+    direction, new = base.direction(held.x, ascent, statistic, held.state, t, **method.hyperparameters)
+    per_matrix = per_matrix_names(method.kinds)
+    return Aim(
+        direction,
+        {name: value for name, value in new.items() if name not in per_matrix},
+        {name: value for name, value in new.items() if name in per_matrix},
+        [] if statistic is None else [statistic],
+        direction.matrices.sum((-2, -1)),
+    )
+
+
+def rescale(
+    method: Method, aimed: Aim, statistic: list[Tensor], state: State, lr: Tensor
+) -> tuple[Tensor | None, State]:
+    """The factor of the direction and the new state of each matrix, from the statistic of all pieces.
+
+    The base is asked again, about matrices without entries.
+    """
+    if not statistic:
+        return aimed.direction.scale, aimed.matrices
+    t = (state["taken"] + 1).to(lr.dtype)
+    real = torch.empty(t.numel(), 0, 0, dtype=lr.dtype, device=lr.device)
+    entry = real.to(aimed.direction.matrices.dtype)
+    nothing = {name: real if kind == "moduli" else entry for name, kind in method.kinds.items()}
+    known = {name: state[name] for name in per_matrix_names(method.kinds)}
+    direction, new = method.base.direction(
+        entry, entry, statistic[0], {**nothing, **known}, t, **method.hyperparameters
+    )
+    return direction.scale, {name: value for name, value in new.items() if name in known}
+
+
+def two_phase(method: Method, held: Held, pieces: Pieces) -> Moves:
+    """The long side is cut: sums over pieces take the place of products over n."""
+    aimed = aim(method, held)
+    update, fresh, finite = yield from _by_columns(method, held, aimed, held.x, aimed.direction.matrices)
+    return update.x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite
+
+
+def exchange(method: Method, held: Held, pieces: Pieces) -> Moves:
+    """The short side is cut: columns for rows, two phases, and back."""
+    layout = pieces.layout
+    aimed = aim(method, held)
+    mine = [held.x, aimed.direction.matrices]
+    spans = even_spans(layout.n, len(layout.ranks))
+    me = spans[layout.me]
+    width = me.stop - me.start
+    every = slice(None)
+    answer = yield Swap(
+        [[tensor[:, :, span] for tensor in mine] for span in spans],
+        [
+            [Like((pieces.count, layout.shape(member)[0], width), tensor.dtype) for tensor in mine]
+            for member in range(len(spans))
+        ],
+        OUT,
+    )
+    received = cast(list[list[Tensor]], answer)
+    x, g = (
+        assemble([parts[i] for parts in received], layout.rows, [every] * len(spans), (layout.p, width))
+        for i in range(2)
+    )
+    update, fresh, finite = yield from _by_columns(method, held, aimed, x, g)
+    answer = yield Swap(
+        [[cut_out(update.x, rows, every)] for rows in layout.rows],
+        [[Like((pieces.count, held.x.shape[1], span.stop - span.start), x.dtype)] for span in spans],
+        BACK,
+    )
+    new_x = torch.cat([parts[0] for parts in cast(list[list[Tensor]], answer)], -1)
+    return new_x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite
+
+
+def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
+    """Each matrix is sent to one rank, which steps it as a single process would, and sends it back."""
+    layout, base = pieces.layout, method.base
+    aimed = aim(method, held) if base.entrywise else None
+    moved = method.kinds if aimed is None else method.own
+    per_matrix = sorted(per_matrix_names(method.kinds))
+    entries = [name for name in moved if name not in per_matrix]
+    mine = [
+        held.x,
+        held.grad if aimed is None else aimed.direction.matrices,
+        *(held.state[name] for name in entries),
+    ]
+    statistic = [] if aimed is None else aimed.statistic
+    first, last = pieces.owners[layout.me]
+    owned = last - first
+    answer = yield Swap(
+        [[tensor[a:b] for tensor in (*mine, *statistic)] for a, b in pieces.owners],
+        [
+            [
+                *(Like((owned, *layout.shape(member)), tensor.dtype) for tensor in mine),
+                *(Like((owned,), tensor.dtype) for tensor in statistic),
+            ]
+            for member in range(len(layout.ranks))
+        ],
+        OUT,
+    )
+    received = cast(list[list[Tensor]], answer)
+    shape = (layout.p, layout.n)
+    x, g, *rest = (
+        assemble([parts[i] for parts in received], layout.rows, layout.columns, shape) for i in range(len(mine))
+    )
+    state = {name: held.state[name][first:last] for name in per_matrix} | dict(zip(entries, rest, strict=True))
+    if aimed is None:
+        new_x, new = _advance(method.block_step(), x, g, state, held.lr)
+    else:
+        total = [torch.stack([parts[-1] for parts in received]).sum(0)] if statistic else []
+        known = aimed._replace(
+            direction=Direction(g, None if aimed.direction.scale is None else aimed.direction.scale[first:last]),
+            matrices={name: value[first:last] for name, value in aimed.matrices.items()},
+        )
+        scale, fresh = rescale(method, known, total, state, held.lr)
+        step = method.block_step(maximize=False)  # the direction descends already
+        new_x, new = _advance(step, x, g, state, held.lr, scale, fresh)
+    back = [new_x, *(new[name] for name in entries)]
+    values = [new[name] if name in new else state[name] for name in per_matrix]
+    answer = yield Swap(
+        [
+            [*(cut_out(tensor, rows, columns) for tensor in back), *values]
+            for rows, columns in zip(layout.rows, layout.columns, strict=True)
+        ],
+        [
+            [
+                *(Like((b - a, *held.x.shape[1:]), tensor.dtype) for tensor in back),
+                *(Like((b - a,), held.state[name].dtype) for name in per_matrix),
+            ]
+            for a, b in pieces.owners
+        ],
+        BACK,
+    )
+    returned = cast(list[list[Tensor]], answer)
+    new_x, *others = (torch.cat([parts[i] for parts in returned]) for i in range(len(back) + len(values)))
+    new = dict(zip([*entries, *per_matrix], others, strict=True))
+    finite = new["taken"] != held.state["taken"]
+    return new_x, {**({} if aimed is None else aimed.entries), **new}, finite
+
+
+STRATEGIES = {"two-phase": two_phase, "exchange": exchange, "whole": whole}
+
+
+def per_matrix_names(kinds: Mapping[str, Kind]) -> set[str]:
+    """The buffers that hold one value for each matrix."""
+    return {name for name, kind in kinds.items() if kind in ("matrices", "counters")}
+
+
+def even_spans(size: int, count: int) -> list[slice]:
+    """``size`` places in ``count`` spans, none longer by more than one than another."""
+    cuts = [size * i // count for i in range(count + 1)]
+    return [slice(a, b) for a, b in pairwise(cuts)]
+
+
+def _by_columns(
+    method: Method, held: Held, aimed: Aim, x: Tensor, g: Tensor
+) -> Generator[Wish, Answer, tuple[Update, State, Tensor]]:
+    """Step some columns: the update, the base's new state of each matrix, and which matrices are finite."""
+    steps = method.algorithm.update_columns(x, g, held.lr, method.group)
+    wanted = next(steps)
+    answer = yield Sum([*wanted, aimed.total, *aimed.statistic], SUM)
+    sums = cast(list[Tensor], answer)
+    total, *statistic = sums[len(wanted) :]
+    scale, fresh = rescale(method, aimed, statistic, held.state, held.lr)
+    if scale is not None:
+        total = total * scale
+    sums, stage = sums[: len(wanted)], SUM
+    while True:
+        try:
+            wanted = steps.send(Sums(sums, scale))
+        except StopIteration as stop:
+            update, witness = stop.value
+            return update, fresh, torch.isfinite(total + witness)
+        stage += 1
+        answer = yield Sum(wanted, stage)
+        sums = cast(list[Tensor], answer)
+
+
+def _count(state: State, update: Update, finite: Tensor) -> State:
+    counts = {"taken": state["taken"] + finite}
+    if update.clipped is not None:
+        counts["clipped"] = state["clipped"] + (update.clipped & finite)
+    return counts
+
+
+class _Given:
+    """In the place of a base: a direction that is known already."""
+
+    def __init__(self, scale: Tensor | None, fresh: State) -> None:
+        self.scale = scale
+        self.fresh = fresh
+
+    def statistic(self, grad: Tensor) -> None:
+        return None
+
+    def direction(self, x: Tensor, grad: Tensor, *args: Any, **kwargs: Any) -> tuple[Direction, State]:
+        return Direction(grad, self.scale), self.fresh
+
+
+def _advance(
+    step: BlockStep,
+    x: Tensor,
+    g: Tensor,
+    state: State,
+    lr: Tensor,
+    scale: Tensor | None = None,
+    fresh: State | None = None,
+) -> tuple[Tensor, State]:
+    """The step of whole matrices, in blocks that fit the cache; along a given direction, where ``fresh`` is given."""
+    if x.shape[0] == 0:
+        return x, state
+    size = block_size(x.shape[1], x.shape[2], x.dtype.itemsize)
+    results = []
+    for start in range(0, x.shape[0], size):
+        some = slice(start, start + size)
+        if fresh is not None:
+            given = _Given(None if scale is None else scale[some], {name: v[some] for name, v in fresh.items()})
+            step.base = cast(type[Base], given)
+        results.append(step.advance(x[some], g[some], {name: v[some] for name, v in state.items()}, lr))
+    if len(results) == 1:
+        return results[0]
+    return (
+        torch.cat([new_x for new_x, _ in results]),
+        {name: torch.cat([new[name] for _, new in results]) for name in results[0][1]},
+    )
+
+
+def blend(finite: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """The new value where it is finite."""
+    return torch.where(finite.reshape(-1, *[1] * (new.ndim - 1)), new, old)

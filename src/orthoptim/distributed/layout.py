@@ -1,0 +1,154 @@
+"""Which pieces of its matrices each rank holds, read from the placements of a DTensor."""
+
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from orthoptim.views import matrix_shape
+
+Index = slice | Tensor
+"""The places of a piece along one side of a matrix."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the matrices of a parameter are cut, seen from this rank.
+
+    The ranks that hold pieces of the same matrices as this one form a group; what the other dims of the mesh do to the
+    parameter (replicate it, split its batch) needs no communication.
+
+    Attributes:
+        p: rows of a matrix, the shorter side.
+        n: columns.
+        transposed: whether the tensor holds the matrices transposed.
+        batch: shape of the batch of which this rank holds pieces.
+        ranks: the group, by global rank; this rank alone where the matrices are not cut.
+        rows: for each of them, the rows of its pieces.
+        columns: for each of them, the columns of its pieces.
+    """
+
+    p: int
+    n: int
+    transposed: bool
+    batch: torch.Size
+    ranks: tuple[int, ...]
+    rows: tuple[Index, ...]
+    columns: tuple[Index, ...]
+
+    @property
+    def me(self) -> int:
+        """The place of this rank in the group."""
+        return self.ranks.index(dist.get_rank())
+
+    @property
+    def cut(self) -> str:
+        """Which sides are cut: "none", "rows", "columns" or "both"."""
+        rows = any(length(index, self.p) != self.p for index in self.rows)
+        columns = any(length(index, self.n) != self.n for index in self.columns)
+        return "both" if rows and columns else "rows" if rows else "columns" if columns else "none"
+
+    def shape(self, member: int) -> tuple[int, int]:
+        """Rows and columns of the pieces of a member of the group."""
+        return length(self.rows[member], self.p), length(self.columns[member], self.n)
+
+
+def length(index: Index, size: int) -> int:
+    """How many of ``size`` places there are."""
+    return len(range(*index.indices(size))) if isinstance(index, slice) else index.numel()
+
+
+def first_matrix_dim(ndim: int, view: str) -> int:
+    """The first dim of a tensor that is not of its batch."""
+    return 0 if view == "filters" else ndim - 2
+
+
+def sharded_dim(placement: Placement) -> int | None:
+    """The dim of the tensor that a placement cuts, evenly or in strides."""
+    # torch's own placement for cuts in strides is a Shard in some versions, and not in others
+    cuts = isinstance(placement, Shard) or hasattr(placement, "split_factor")
+    return int(cast(Shard, placement).dim) if cuts else None
+
+
+def cutting_dims(param: DTensor, view: str) -> list[int]:
+    """The dims of the mesh along which matrices are cut."""
+    first = first_matrix_dim(param.ndim, view)
+    mesh = param.device_mesh
+    dims = [sharded_dim(placement) for placement in param.placements]
+    return [i for i, dim in enumerate(dims) if dim is not None and dim >= first and mesh.size(i) > 1]
+
+
+def batch_placements(param: DTensor, view: str) -> list[Placement]:
+    """The placements of a tensor with one value for each matrix of the parameter."""
+    first = first_matrix_dim(param.ndim, view)
+    dims = [sharded_dim(placement) for placement in param.placements]
+    return [
+        placement if dim is not None and dim < first else Replicate()
+        for placement, dim in zip(param.placements, dims, strict=True)
+    ]
+
+
+def make_layout(param: DTensor, view: str, side: str) -> Layout:
+    """The layout of a parameter.
+
+    Raises:
+        ValueError: for placements that are neither replicated nor sharded.
+    """
+    mesh, placements = param.device_mesh, param.placements
+    if any(isinstance(placement, Partial) for placement in placements):
+        raise ValueError(f"has placements {placements}: a parameter that is a pending sum cannot be orthogonal")
+    _, p, n, transposed = matrix_shape(param.shape, view, side)
+    first = first_matrix_dim(param.ndim, view)
+    batch = param.to_local().shape[:first]
+    cutting = cutting_dims(param, view)
+    coordinate = mesh.get_coordinate()
+    if coordinate is None or not cutting:
+        return Layout(p, n, transposed, batch, (dist.get_rank(),), (slice(0, p),), (slice(0, n),))
+    places: dict[int, tuple[Index, Index]] = {}
+    for point in product(*(range(mesh.size(i)) for i in cutting)):
+        at = list(coordinate)
+        for i, place in zip(cutting, point, strict=True):
+            at[i] = place
+        sides = [_places(param, dim, at) for dim in range(first, param.ndim)]
+        rows, columns = sides[0], reduce(_outer, zip(sides[1:], param.shape[first + 1 :], strict=True), _START)[0]
+        short, long = (columns, rows) if transposed else (rows, columns)
+        places[int(mesh.mesh[tuple(at)])] = (_compact(short), _compact(long))
+    ranks = tuple(sorted(places))  # as process groups sort theirs
+    return Layout(
+        p, n, transposed, batch, ranks, tuple(places[r][0] for r in ranks), tuple(places[r][1] for r in ranks)
+    )
+
+
+_START = (torch.zeros(1, dtype=torch.int64), 1)
+
+
+def _outer(left: tuple[Tensor, int], right: tuple[Tensor, int]) -> tuple[Tensor, int]:
+    """The places in a flattened dim, from those in the two dims it is made of."""
+    (a, _), (b, size) = left, right
+    return (a[:, None] * size + b).reshape(-1), size
+
+
+def _places(param: DTensor, dim: int, coordinate: list[int]) -> Tensor:
+    """The places along a dim of the tensor that the rank at a coordinate of the mesh holds."""
+    index = torch.arange(param.shape[dim])
+    for i, placement in enumerate(param.placements):
+        if sharded_dim(placement) != dim:
+            continue
+        strides = {"split_factor": placement.split_factor} if hasattr(placement, "split_factor") else {}
+        along = cast(type[Shard], type(placement))(0, **strides)
+        index = along._split_tensor(index, param.device_mesh.size(i), with_padding=False)[0][coordinate[i]]
+    return index
+
+
+def _compact(index: Tensor) -> Index:
+    """A slice, where the places are one after another."""
+    if index.numel() == 0:
+        return slice(0, 0)
+    start, stop = int(index[0]), int(index[-1]) + 1
+    consecutive = stop - start == index.numel() and bool((index[1:] > index[:-1]).all())
+    return slice(start, stop) if consecutive else index

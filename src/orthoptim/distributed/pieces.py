@@ -1,0 +1,135 @@
+"""The pieces that this rank holds of like matrices, as one batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from orthoptim.distributed.groups import process_group
+from orthoptim.distributed.layout import Index, Layout, length, make_layout
+from orthoptim.distributed.strategy import assign
+from orthoptim.optim.buckets import copy_all_
+from orthoptim.views import compute_dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Parameters of one shape, dtype and placement, whose matrices are cut.
+
+    Attributes:
+        members: places in the list of parameters.
+        layout: how each is cut.
+        group: the ranks that hold the other pieces.
+        dtype: to compute in.
+        half: whether the parameters are stored in less.
+        device: where.
+        strategy: "whole", "two-phase" or "exchange".
+        owners: for "whole", the range of matrices that each rank of the group steps.
+    """
+
+    members: list[int]
+    layout: Layout
+    group: dist.ProcessGroup
+    dtype: torch.dtype
+    half: bool
+    device: torch.device
+    strategy: str
+    owners: list[tuple[int, int]]
+
+    @property
+    def count(self) -> int:
+        """How many matrices there are pieces of."""
+        return len(self.members) * self.layout.batch.numel()
+
+    def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The members' among tensors that belong to all parameters."""
+        return [tensors[i] for i in self.members]
+
+    def gather(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Local tensors of the members as (B, rows, columns) of the pieces."""
+        one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+        rows, columns = self.layout.shape(self.layout.me)
+        if self.layout.transposed:
+            return one.resolve_conj().reshape(self.count, columns, rows).mT
+        return one.resolve_conj().reshape(self.count, rows, columns)
+
+    def write_(self, tensors: list[Tensor], matrices: Tensor) -> None:
+        """The inverse of :meth:`gather`."""
+        if self.layout.transposed:
+            matrices = matrices.mT
+        copy_all_(tensors, list(matrices.reshape(len(tensors), *tensors[0].shape).unbind(0)))
+
+    def gather_scalars(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors of the members' batch shape as (B,)."""
+        one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+        return one.reshape(-1)
+
+    def write_scalars_(self, tensors: list[Tensor], values: Tensor) -> None:
+        """The inverse of :meth:`gather_scalars`."""
+        copy_all_(tensors, list(values.reshape(len(tensors), *tensors[0].shape).unbind(0)))
+
+
+def make_pieces(
+    params: Sequence[DTensor], view: str, side: str, choose: Callable[[Layout], str]
+) -> tuple[list[int], list[Pieces]]:
+    """Sort parameters into buckets: the places of those whose matrices are not cut, and pieces of the others.
+
+    The owners of those whose strategy is "whole" are still to be chosen, over all buckets there are.
+    """
+    buckets: dict[Any, list[int]] = {}
+    for i, param in enumerate(params):
+        key = (param.shape, param.dtype, param.device, param.device_mesh, param.placements)
+        buckets.setdefault(key, []).append(i)
+    local: list[int] = []
+    cut: list[Pieces] = []
+    for members in buckets.values():
+        param = params[members[0]]
+        layout = make_layout(param, view, side)
+        strategy = choose(layout)
+        if strategy == "local":
+            local.extend(members)
+            continue
+        group = process_group(param, layout, view)
+        dtype = compute_dtype(param.dtype)
+        if layout.batch.numel():  # else the other ranks of the group have no part of the batch either
+            cut.append(Pieces(members, layout, group, dtype, dtype != param.dtype, param.device, strategy, []))
+    return local, cut
+
+
+def choose_owners(buckets: Sequence[Pieces]) -> None:
+    """Spread the matrices that are sent whole over the ranks of each group."""
+    by_group: dict[dist.ProcessGroup, list[Pieces]] = {}
+    for pieces in buckets:
+        if pieces.strategy == "whole":
+            by_group.setdefault(pieces.group, []).append(pieces)
+    for group, mine in by_group.items():
+        costs = [(float(pieces.layout.p**2 * pieces.layout.n), pieces.count) for pieces in mine]
+        for pieces, owners in zip(mine, assign(costs, dist.get_world_size(group)), strict=True):
+            pieces.owners.extend(owners)
+
+
+def assemble(
+    parts: Sequence[Tensor], rows: Sequence[Index], columns: Sequence[Index], shape: tuple[int, int]
+) -> Tensor:
+    """Matrices (B, *shape) from their pieces."""
+    whole = parts[0].new_empty(parts[0].shape[0], *shape)
+    for part, of_rows, of_columns in zip(parts, rows, columns, strict=True):
+        if length(of_rows, shape[0]) and length(of_columns, shape[1]):
+            whole[place(of_rows, of_columns)] = part
+    return whole
+
+
+def cut_out(whole: Tensor, rows: Index, columns: Index) -> Tensor:
+    """The inverse of :func:`assemble`, for one piece."""
+    return whole[place(rows, columns)]
+
+
+def place(rows: Index, columns: Index) -> tuple[Index | Tensor, ...]:
+    """A subscript of batches of matrices."""
+    if isinstance(rows, Tensor) and isinstance(columns, Tensor):
+        return slice(None), rows[:, None], columns
+    return slice(None), rows, columns

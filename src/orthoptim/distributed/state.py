@@ -1,0 +1,70 @@
+"""The state of a parameter that is a DTensor: placed as the parameter is, so that checkpoints can be moved."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+from orthoptim.base import Kind
+from orthoptim.distributed.layout import batch_placements, first_matrix_dim
+from orthoptim.views import compute_dtype, matrix_shape, real_dtype
+
+
+@torch.no_grad()
+def init_state(param: DTensor, kinds: Mapping[str, Kind], group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
+    """Create what is missing of the state.
+
+    Buffers of entries are placed as the parameter; those with one value for each matrix as its batch, and are plain
+    tensors, the same on all ranks, where that is not split.
+    """
+    dtype = compute_dtype(param.dtype)
+    if "step" not in state:
+        state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
+    if dtype != param.dtype and "master" not in state:
+        state["master"] = param.detach().to(dtype)
+    first = first_matrix_dim(param.ndim, group["view"])
+    local = param.to_local().shape[:first]
+    for name, kind in kinds.items():
+        if name in state:
+            continue
+        if kind == "entries":
+            state[name] = torch.zeros_like(param, dtype=dtype, requires_grad=False)
+        elif kind == "moduli":
+            state[name] = torch.zeros_like(param, dtype=real_dtype(dtype), requires_grad=False)
+        else:
+            scalar = real_dtype(dtype) if kind == "matrices" else torch.int64
+            state[name] = as_matrix_values(torch.zeros(local, dtype=scalar, device=param.device), param, group)
+
+
+def as_matrix_values(local: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:
+    """Values of the matrices of which this rank holds pieces, as a tensor of all."""
+    placements = batch_placements(param, group["view"])
+    if all(isinstance(placement, Replicate) for placement in placements):
+        return local
+    batch = matrix_shape(param.shape, group["view"], group["side"])[0]
+    stride = torch.empty(batch, device="meta").stride()
+    return DTensor.from_local(local, param.device_mesh, placements, run_check=False, shape=batch, stride=stride)
+
+
+def local_values(value: Tensor) -> Tensor:
+    """What this rank holds of a tensor."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def place(value: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:
+    """A loaded tensor, plain or placed in some way, placed as the state of the parameter is.
+
+    No rank sends anything if it is plain: it is then the same on all of them.
+    """
+    if value.ndim == 0:
+        return value.full_tensor() if isinstance(value, DTensor) else value
+    placements = list(param.placements) if value.shape == param.shape else batch_placements(param, group["view"])
+    if isinstance(value, DTensor):
+        if value.device_mesh == param.device_mesh and value.placements == tuple(placements):
+            return value
+        value = value.full_tensor()
+    if all(isinstance(placement, Replicate) for placement in placements) and value.shape != param.shape:
+        return value
+    return distribute_tensor(value, param.device_mesh, placements, src_data_rank=None)

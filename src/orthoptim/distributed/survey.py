@@ -1,0 +1,73 @@
+"""Measuring all matrices of many DTensors with two collectives, however many there are."""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from orthoptim.distributed.agreement import meshes
+from orthoptim.distributed.layout import first_matrix_dim
+from orthoptim.distributed.pieces import Pieces, assemble, choose_owners, make_pieces
+from orthoptim.distributed.wire import BACK, OUT, Job, Like, Steps, Swap, run
+from orthoptim.views import compute_dtype, matrix_shape, real_dtype
+
+Measure = Callable[[Tensor], Tensor]
+"""A real number for each of the matrices (B, p, n)."""
+
+
+@torch.no_grad()
+def survey(params: Sequence[DTensor], view: str, side: str, measure: Measure) -> list[Tensor]:
+    """For each parameter the measure of the matrices of which this rank holds pieces, of its local batch shape."""
+    local, cut = make_pieces(params, view, side, lambda layout: "local" if layout.cut == "none" else "whole")
+    choose_owners(cut)
+    found: dict[int, Tensor] = {}
+
+    def look(pieces: Pieces) -> Steps:
+        layout = pieces.layout
+        x = pieces.gather([params[i].to_local() for i in pieces.members]).to(pieces.dtype)
+        first, last = pieces.owners[layout.me]
+        everyone = range(len(layout.ranks))
+        answer = yield Swap(
+            [[x[a:b]] for a, b in pieces.owners],
+            [[Like((last - first, *layout.shape(member)), x.dtype)] for member in everyone],
+            OUT,
+        )
+        parts = [tensors[0] for tensors in cast(list[list[Tensor]], answer)]
+        values = measure(assemble(parts, layout.rows, layout.columns, (layout.p, layout.n)))
+        answer = yield Swap(
+            [[values] for _ in everyone], [[Like((b - a,), values.dtype)] for a, b in pieces.owners], BACK
+        )
+        together = torch.cat([tensors[0] for tensors in cast(list[list[Tensor]], answer)])
+        for i, mine in zip(pieces.members, together.view(len(pieces.members), -1), strict=True):
+            found[i] = mine.view(layout.batch)
+
+    run([Job(pieces.group, pieces.device, look(pieces)) for pieces in cut], 0, lambda *_: None)
+    for i in local:
+        x = params[i].to_local()
+        _, p, n, transposed = matrix_shape(params[i].shape, view, side)
+        batch = x.shape[: first_matrix_dim(x.ndim, view)]
+        x = x.reshape(batch.numel(), n, p).mT if transposed else x.reshape(batch.numel(), p, n)
+        found[i] = measure(x.to(compute_dtype(x.dtype))).view(batch)
+    for i, param in enumerate(params):
+        if i not in found:  # its batch is elsewhere
+            found[i] = torch.empty(0, dtype=real_dtype(compute_dtype(param.dtype)), device=param.device)
+    return [found[i] for i in range(len(params))]
+
+
+def largest(params: Sequence[DTensor], values: Sequence[Tensor]) -> list[float]:
+    """For each parameter the largest value on any rank; infinite if one is not finite, -inf if there is none."""
+    tops = torch.stack(
+        [
+            torch.cat([v.double().nan_to_num(nan=torch.inf).reshape(-1), v.new_full((1,), -torch.inf).double()]).max()
+            for v in values
+        ]
+    )
+    for mesh in meshes(params):
+        for dim in range(mesh.ndim):
+            if mesh.size(dim) > 1:
+                dist.all_reduce(tops, dist.ReduceOp.MAX, group=mesh.get_group(dim))
+    found: list[float] = tops.tolist()
+    return found

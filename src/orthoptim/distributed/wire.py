@@ -1,0 +1,173 @@
+"""What goes between ranks: many small wishes, served by few collectives.
+
+The step of a bucket whose matrices are cut is a coroutine. It yields what it wants of the other ranks and is sent the
+answer. :func:`run` takes the coroutines of all buckets through their stages together, so that one stage is one
+collective, however many parameters there are.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from orthoptim.stiefel import as_real
+
+# Stages of a step. Matrices go out, sums are taken, matrices come back; a bucket may leave any of them out.
+OUT, SUM, BACK = 0, 1, 100
+
+_ALIGNMENT = 16  # bytes: that of complex128
+_BITS = 64
+
+
+@dataclass
+class Sum:
+    """Tensors, the sum of which over the group is wanted; the answer is a list of sums."""
+
+    tensors: list[Tensor]
+    stage: int
+
+
+class Like(NamedTuple):
+    """What a tensor that is to come looks like."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass
+class Swap:
+    """Tensors for each member of the group, and what is expected of each; the answer is that, by member."""
+
+    send: list[list[Tensor]]
+    expect: list[list[Like]]
+    stage: int
+
+
+Wish = Sum | Swap
+Answer = list[Tensor] | list[list[Tensor]]
+Steps = Generator[Wish, Answer, None]
+
+
+class Job(NamedTuple):
+    """The step of one bucket: a coroutine, and the group it talks to."""
+
+    group: dist.ProcessGroup
+    device: torch.device
+    steps: Steps
+
+
+def run(jobs: Sequence[Job], digest: int, check: Callable[[dist.ProcessGroup, Tensor], None]) -> None:
+    """Run all jobs to their end.
+
+    Args:
+        jobs: in an order that is the same on all ranks.
+        digest: 64 bits of what must be the same on all ranks of a group. They ride in its first collective.
+        check: is called after that, with a tensor that is true if they are not.
+    """
+    waiting = [(job, next(job.steps)) for job in jobs]
+    checked: set[dist.ProcessGroup] = set()
+    while waiting:
+        stage = min(wish.stage for _, wish in waiting)
+        now = [(job, wish) for job, wish in waiting if wish.stage == stage]
+        waiting = [(job, wish) for job, wish in waiting if wish.stage != stage]
+        routes: dict[tuple[dist.ProcessGroup, torch.device, type[Wish]], list[tuple[Job, Wish]]] = {}
+        for job, wish in now:
+            routes.setdefault((job.group, job.device, type(wish)), []).append((job, wish))
+        for (group, device, kind), members in routes.items():
+            first = digest if group not in checked else None
+            answers: list[Answer] = []
+            if kind is Sum:
+                sums, differs = serve_sums([w for _, w in members if isinstance(w, Sum)], group, device, first)
+                answers.extend(sums)
+            else:
+                swaps, differs = serve_swaps([w for _, w in members if isinstance(w, Swap)], group, device, first)
+                answers.extend(swaps)
+            if differs is not None:
+                checked.add(group)
+                check(group, differs)
+            for (job, _), answer in zip(members, answers, strict=True):
+                with suppress(StopIteration):
+                    waiting.append((job, job.steps.send(answer)))
+
+
+def serve_sums(
+    wishes: Sequence[Sum], group: dist.ProcessGroup, device: torch.device, digest: int | None
+) -> tuple[list[list[Tensor]], Tensor | None]:
+    """One all-reduce for each (real) dtype."""
+    answers: list[list[Tensor | None]] = [[None] * len(wish.tensors) for wish in wishes]
+    places: dict[torch.dtype, list[tuple[int, int]]] = {}
+    for i, wish in enumerate(wishes):
+        for j, tensor in enumerate(wish.tensors):
+            places.setdefault(tensor.real.dtype, []).append((i, j))
+    differs = None
+    for dtype, mine in places.items():
+        # complex ones first: they can be viewed as such at even places only
+        mine.sort(key=lambda place: not wishes[place[0]].tensors[place[1]].is_complex())
+        tensors = [wishes[i].tensors[j] for i, j in mine]
+        parts = [as_real(tensor).reshape(-1) for tensor in tensors]
+        if digest is not None and differs is None:
+            parts.append(torch.tensor([digest >> bit & 1 for bit in range(_BITS)], dtype=dtype, device=device))
+        flat = torch.cat(parts)
+        dist.all_reduce(flat, group=group)
+        sums = torch.split(flat, [part.numel() for part in parts])
+        for (i, j), tensor, total in zip(mine, tensors, sums, strict=False):
+            whole = torch.view_as_complex(total.view(-1, 2)) if tensor.is_complex() else total
+            answers[i][j] = whole.view(tensor.shape)
+        if digest is not None and differs is None:
+            bits = sums[-1]
+            differs = ((bits != 0) & (bits != dist.get_world_size(group))).any()
+    return answers, differs  # type: ignore[return-value]
+
+
+def serve_swaps(
+    wishes: Sequence[Swap], group: dist.ProcessGroup, device: torch.device, digest: int | None
+) -> tuple[list[list[list[Tensor]]], Tensor | None]:
+    """One all-to-all of bytes, for all dtypes together."""
+    size = dist.get_world_size(group)
+    send: list[list[Tensor]] = [[] for _ in range(size)]
+    expect: list[list[Like]] = [[] for _ in range(size)]
+    if digest is not None:
+        word = torch.tensor([digest - (1 << _BITS - 1)], dtype=torch.int64, device=device)
+        for member in range(size):
+            send[member].append(word)
+            expect[member].append(Like((1,), torch.int64))
+    for wish in wishes:
+        for member in range(size):
+            send[member].extend(wish.send[member])
+            expect[member].extend(wish.expect[member])
+    going = [[_bytes(Like(tuple(t.shape), t.dtype)) for t in tensors] for tensors in send]
+    coming = [[_bytes(like) for like in likes] for likes in expect]
+    outbox = torch.empty(sum(map(sum, going)), dtype=torch.uint8, device=device)
+    inbox = torch.empty(sum(map(sum, coming)), dtype=torch.uint8, device=device)
+    flat = [tensor for tensors in send for tensor in tensors]
+    slots = torch.split(outbox, [count for counts in going for count in counts])
+    for slot, tensor in zip(slots, flat, strict=True):
+        _view(slot, Like(tuple(tensor.shape), tensor.dtype)).copy_(tensor)
+    dist.all_to_all_single(inbox, outbox, [sum(c) for c in coming], [sum(c) for c in going], group=group)
+    arrived = iter(torch.split(inbox, [count for counts in coming for count in counts]))
+    received = [[_view(next(arrived), like) for like in likes] for likes in expect]
+    differs = None
+    if digest is not None:
+        words = torch.cat([tensors.pop(0) for tensors in received])
+        differs = (words != word).any()
+    answers = []
+    for wish in wishes:
+        counts = [len(likes) for likes in wish.expect]
+        answers.append([tensors[:count] for tensors, count in zip(received, counts, strict=True)])
+        received = [tensors[count:] for tensors, count in zip(received, counts, strict=True)]
+    return answers, differs
+
+
+def _bytes(like: Like) -> int:
+    count = torch.Size(like.shape).numel() * like.dtype.itemsize
+    return -(-count // _ALIGNMENT) * _ALIGNMENT
+
+
+def _view(slot: Tensor, like: Like) -> Tensor:
+    """The bytes of a slot, seen as a tensor."""
+    count = torch.Size(like.shape).numel() * like.dtype.itemsize
+    return slot[:count].view(like.dtype).view(like.shape)

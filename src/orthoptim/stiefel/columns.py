@@ -1,0 +1,71 @@
+"""One POGO step on some of the columns of X: the form ``direct-p``, where products over n are sums over pieces.
+
+A coroutine of this kind is given some columns of matrices X and of a direction G (B, p, n′). It yields lists of partial
+quantities, small ones (p×p, or one number per matrix), and is sent :class:`Sums` of them over all pieces. What it
+returns is the new columns, and for each matrix a witness: a number that is the same for all pieces and that is finite
+only if the new columns of all pieces are.
+
+The factor of G is not known before the first sums are (VAdam's depends on ‖∇f‖): they are of G without it.
+"""
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
+from orthoptim.stiefel.landing import Policy
+from orthoptim.stiefel.steps import Step, _length, symmetric
+
+
+class Sums(NamedTuple):
+    """Sums over all pieces, and the factor of G for each matrix (None: one)."""
+
+    tensors: list[Tensor]
+    scale: Tensor | None
+
+
+def pogo_columns(
+    x: Tensor, g: Tensor, lr: Tensor, policy: Policy, normalized: bool
+) -> Generator[list[Tensor], Sums, tuple[Step, Tensor]]:
+    """One POGO step; for the arguments see :func:`orthoptim.stiefel.pogo_step`."""
+    info = torch.finfo(x.dtype)
+    partial = [symmetric(x), x @ g.mH]
+    if policy.clip is not None:
+        partial.append(square_norm(g) if normalized else largest(g))
+    (a, b, *size), scale = yield partial
+    eta = lr.expand(x.shape[0])
+    factor: Tensor | float = 1.0 if scale is None else scale[:, None, None]
+    if size and normalized:  # see steps.py: the rounding error of R stays below the slack
+        reach = size[0].sqrt() if scale is None else size[0].sqrt() * scale
+        eta = torch.minimum(eta, policy.slack / info.eps / reach.clamp_min(info.tiny))
+    elif size:  # the sum of the pieces' largest entries serves as well as the largest
+        entry = size[0].clamp_min(info.tiny)
+        eta = eta * entry if scale is None else eta * scale * entry
+        factor = (1 / entry)[:, None, None]
+    r = torch.baddbmm((a * (0.5 * factor)) @ g, b * (0.5 * factor), x, alpha=-1)
+    partial = [symmetric(r)]
+    if size and not normalized:
+        w = r @ x.mH
+        partial.append(w + w.mH)
+    (e, *cross), _ = yield partial
+    s, clipped = _length(e, eta, policy, cross[0] if cross else None)
+    s = s[:, None, None]
+    c = subtract_identity(a).add_(e * s**2)
+    if cross:
+        c.sub_(cross[0] * s)
+    q = -0.5 * c if policy.half else policy.correction(c)
+    m = r.mul_(-s).add_(x)
+    return Step(torch.baddbmm(m, q, m), clipped), witness(c, q)
+
+
+def witness(c: Tensor, q: Tensor) -> Tensor:
+    """A number for each matrix that is finite only if the entries of M + QM, MMᴴ = I + C, are."""
+    square = c.diagonal(dim1=-2, dim2=-1).real.sum(-1) + c.shape[-1]  # ‖M‖²
+    return square_norm(q).sqrt() * square.clamp_min(0).sqrt()
+
+
+def largest(g: Tensor) -> Tensor:
+    """The largest entry of each matrix; zero where there are none."""
+    return max_entry(g) if g.numel() else g.real.new_zeros(g.shape[0])
