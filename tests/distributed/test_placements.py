@@ -15,18 +15,22 @@ BASES = [
     ("Muon", {}, 0.02),
     ("BB", {}, 0.05),
 ]
-POGO = [Setting("POGO", {"lr": 0.1}, "VAdam"), Setting("POGO", {"lr": 0.02, "landing": "strict"}, "SGD")]
+DEFAULT = Setting("POGO", {"lr": 0.1}, "VAdam")
+HEAVY_BALL = Setting("POGO", {"lr": 0.01, "landing": "strict"}, "SGD", {"momentum": 0.9, "nesterov": True})
+ALL = {"local", "whole", "two-phase", "exchange"}
 
 
 def differences(rank, settings, cases, dtype, steps):
-    """By setting and case, the largest difference of an entry; and the strategies."""
+    """By setting and case, the largest difference of an entry, on one rank; and the strategies."""
     placed, opt = train(settings, cases, dtype, steps, sharded=True)
-    plain, _ = train(settings, cases, dtype, steps, sharded=False)
+    whole = [[param.detach().full_tensor() for param in mine] for mine in placed]
     found = []
-    for setting, mine, theirs in zip(settings, placed, plain, strict=True):
-        for case, param, expected in zip(cases, mine, theirs, strict=True):
-            error = (param.detach().full_tensor() - expected).abs().max()
-            found.append((f"{setting} {case.name()}", float(error)))
+    if rank == 0:
+        plain, _ = train(settings, cases, dtype, steps, sharded=False)
+        for setting, mine, theirs in zip(settings, whole, plain, strict=True):
+            for case, param, expected in zip(cases, mine, theirs, strict=True):
+                error = (param - expected).abs().max()
+                found.append((f"{setting} {case.name()}", float(error)))
     return found, {plan.strategy for plan in opt.plan()}
 
 
@@ -39,5 +43,22 @@ def check(answers, tolerance, strategies):
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_every_placement_on_four_ranks(four, dtype):
-    strategies = {"local", "whole", "two-phase", "exchange"}
-    check(four.run(differences, POGO, FOUR, dtype, 50), TOLERANCE[dtype], strategies)
+    settings = [DEFAULT, HEAVY_BALL] if dtype in (torch.float32, torch.complex128) else [DEFAULT]
+    check(four.run(differences, settings, FOUR, dtype, 50), TOLERANCE[dtype], ALL)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=str)
+def test_every_placement_on_two_ranks(two, dtype):
+    check(two.run(differences, [DEFAULT, HEAVY_BALL], TWO, dtype, 50), TOLERANCE[dtype], ALL)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
+def test_every_landing_and_base(two, dtype):
+    landings = [
+        Setting("POGO", {"lr": lr, "landing": landing}, base, options)
+        for landing in LANDINGS
+        for base, options, lr in BASES[:2]
+    ]
+    bases = [Setting("POGO", {"lr": lr}, base, options) for base, options, lr in BASES[2:]]
+    cases = [case for case in TWO if case.strategy != "local"]
+    check(two.run(differences, [*landings, *bases], cases, dtype, 50), TOLERANCE[dtype], ALL - {"local"})

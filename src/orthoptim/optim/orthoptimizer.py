@@ -296,7 +296,7 @@ class Orthoptimizer(Optimizer):
                 group["side"],
                 compile=group["compile"],
             )
-        ] + (self._sharded_step().shown() if self._has_dtensors() else [])
+        ] + (self._sharded_step().plans.shown() if self._has_dtensors() else [])
 
     # Inside
 
