@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.distributed.cases import FOUR, Setting, train
+from tests.distributed.cases import FOUR, TWO, Setting, train
 
 TOLERANCE = {torch.float32: 1e-6, torch.complex64: 1e-6, torch.float64: 1e-12, torch.complex128: 1e-12}
 

@@ -40,7 +40,8 @@ class Base(ABC):
         name: how param groups refer to it.
         names: of its hyperparameters, the arguments of ``__init__``.
         normalized: whether the norm of its direction is of order one for any gradient.
-        entrywise: whether the direction of an entry depends on the other entries through :meth:`statistic` alone.
+        entrywise: whether the direction of an entry depends on the other entries through :meth:`statistic` alone,
+            and that enters only the factor of the direction and the state of each matrix, not that of entries.
         default_lr: the learning rate to take when none is given; None: there must be one.
         hyperparameters: plain values, by the names torch.optim uses.
     """

@@ -9,7 +9,7 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.optim.block_step import Update
-from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.views import Side, View
 
 
@@ -63,14 +63,27 @@ class Landing(Orthoptimizer):
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
     ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
-        lam, eps = group["lam"], group["eps"]
-        field, d = landing_field(x, direction.whole(), lam)
+        field, d = landing_field(x, direction.whole(), group["lam"])
         size = stiefel.norm(field).clamp_min(torch.finfo(d.dtype).tiny)
-        # divided by g once: g² overflows long before g does
-        pull = lam * d * (1 - d) / size
-        safe = (pull + torch.sqrt(pull**2 + (eps - d).clamp_min(0))) / size
-        eta = torch.minimum(lr, safe).clamp_max(1 / (2 * lam))
+        eta = safe_length(d, size, lr, group["lam"], group["eps"])
         return Update(x - eta[..., None, None] * field, clipped=eta < lr)
+
+    @classmethod
+    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
+        """See :meth:`Orthoptimizer.steps_columns`."""
+        return True
+
+    @staticmethod
+    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
+        """See :meth:`Orthoptimizer.update_columns`."""
+        (a, b, entry), scale = yield [x @ x.mH, x @ g.mH, stiefel.largest(g)]
+        # Λ over a bound of its size: its square does not overflow
+        unit = (entry if scale is None else entry * scale).clamp_min(1)
+        field, d = field_columns(x, g, a, b, group["lam"] / unit, 1 / unit if scale is None else scale / unit)
+        (square,), _ = yield [stiefel.square_norm(field)]
+        size = (square.sqrt() * unit).clamp_min(torch.finfo(d.dtype).tiny)
+        eta = safe_length(d, size, lr, group["lam"], group["eps"])
+        return Update(x - (eta * unit)[:, None, None] * field, clipped=eta < lr), d + eta * size
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -81,6 +94,14 @@ class Landing(Orthoptimizer):
             raise ValueError(f"Invalid eps: {group['eps']}; the safe region has a radius between 0 and 1")
 
 
+def safe_length(d: Tensor, size: Tensor, lr: Tensor, lam: float, eps: float) -> Tensor:
+    """η′ for each matrix, from its distance d and the size g of the field."""
+    # divided by g once: g² overflows long before g does
+    pull = lam * d * (1 - d) / size
+    safe = (pull + torch.sqrt(pull**2 + (eps - d).clamp_min(0))) / size
+    return torch.minimum(lr, safe).clamp_max(1 / (2 * lam))
+
+
 def landing_field(x: Tensor, g: Tensor, lam: float) -> tuple[Tensor, Tensor]:
     """The field Λ = R + λCX = ½(XXᴴ)G + (λC − ½XGᴴ)X, in four products, and the distance ‖C‖_F, C = XXᴴ − I."""
     a = x @ x.mH
@@ -88,3 +109,11 @@ def landing_field(x: Tensor, g: Tensor, lam: float) -> tuple[Tensor, Tensor]:
     c = stiefel.subtract_identity(a)
     pull = torch.add(lam * c, x @ g.mH, alpha=-0.5)
     return torch.baddbmm(tangent, pull, x, beta=0.5), stiefel.norm(c)
+
+
+def field_columns(x: Tensor, g: Tensor, a: Tensor, b: Tensor, lam: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """``landing_field`` of some columns, given A = XXᴴ and B = XGᴴ; with λ and a factor of G for each matrix."""
+    lam, factor = lam[:, None, None], factor[:, None, None]
+    tangent = (a * factor) @ g
+    c = stiefel.subtract_identity(a)
+    return torch.baddbmm(tangent, lam * c - 0.5 * factor * b, x, beta=0.5), stiefel.norm(c)

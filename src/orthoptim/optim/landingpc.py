@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.optim.block_step import Update
-from orthoptim.optim.landing import landing_field
-from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.optim.landing import field_columns, landing_field
+from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.views import Side, View
 
 
@@ -84,6 +85,28 @@ class LandingPC(Orthoptimizer):
         far = stiefel.distance(x) > group["tau"]
         return Update(stiefel.project_where(far, x), clipped=far)
 
+    @classmethod
+    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
+        """See :meth:`Orthoptimizer.steps_columns`."""
+        return True
+
+    @staticmethod
+    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
+        """See :meth:`Orthoptimizer.update_columns`."""
+        (a, b), scale = yield [x @ x.mH, x @ g.mH]
+        one = torch.ones(x.shape[0], dtype=lr.dtype, device=x.device)
+        factor = one if scale is None else scale
+        if group["coupled"]:
+            x = x - lr * field_columns(x, g, a, b, group["lam"] * one, factor)[0]
+        else:
+            x = x - field_columns(x, g, a, b, group["lam"] * one, lr * factor)[0]
+        (gram,), _ = yield [x @ x.mH]
+        c = stiefel.subtract_identity(gram.clone())
+        if group["tau"] is None:
+            return Update(x), stiefel.witness(c, c)
+        far = stiefel.norm(c) > group["tau"]
+        return Update(project_columns(x, gram, far), clipped=far), stiefel.witness(c, c)
+
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
         """See :meth:`Orthoptimizer.check_options`."""
@@ -91,3 +114,13 @@ class LandingPC(Orthoptimizer):
             raise ValueError(f"Invalid lam: {group['lam']}; the pull must be positive")
         if group["tau"] is not None and not group["tau"] > 0:
             raise ValueError(f"Invalid tau: {group['tau']}; it is a distance, or None to never project")
+
+
+def project_columns(x: Tensor, gram: Tensor, far: Tensor) -> Tensor:
+    """Columns of the nearest points of those matrices that are far, given XXᴴ."""
+    chosen = far.nonzero(as_tuple=True)[0]
+    if chosen.numel() == 0:
+        return x
+    root = stiefel.inverse_root(gram[chosen])
+    c = stiefel.subtract_identity(root @ gram[chosen] @ root)
+    return x.index_put((chosen,), (root - 0.5 * c @ root) @ x[chosen])

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.optim.block_step import Update
-from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.views import Side, View
 
 
@@ -74,6 +75,22 @@ class RGD(Orthoptimizer):
         """See :meth:`Orthoptimizer.update`."""
         d = stiefel.tangent(x, direction.whole(), group["metric"])
         return Update(stiefel.RETRACTIONS[group["retraction"]](x - lr * d))
+
+    @classmethod
+    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
+        """See :meth:`Orthoptimizer.steps_columns`."""
+        return True
+
+    @staticmethod
+    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
+        """See :meth:`Orthoptimizer.update_columns`."""
+        (b,), scale = yield [x @ g.mH]
+        y = stiefel.tangent_leap(x, g, b, lr if scale is None else lr * scale, group["metric"])
+        (gram,), _ = yield [y @ y.mH]
+        rows = stiefel.retract(y, gram, group["retraction"])
+        (again,), _ = yield [rows @ rows.mH]
+        c = stiefel.subtract_identity(again)
+        return Update(torch.baddbmm(rows, c, rows, alpha=-0.5)), stiefel.witness(c, c) + gram.real.sum((-2, -1))
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:

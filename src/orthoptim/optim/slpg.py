@@ -10,7 +10,7 @@ from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
 from orthoptim.base.bb import step_length
 from orthoptim.optim.block_step import Update
-from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.views import Side, View, project_
 
 
@@ -78,6 +78,20 @@ class SLPG(Orthoptimizer):
         length = step_length(x, d, state["slpg_point"], state["slpg_direction"], state["slpg_length"], t)
         y = x - lr * length[..., None, None] * d
         return Update(stiefel.newton_schulz_step(y), {"slpg_point": x, "slpg_direction": d, "slpg_length": length})
+
+    @classmethod
+    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
+        """See :meth:`Orthoptimizer.steps_columns`."""
+        return not group["barzilai_borwein"]
+
+    @staticmethod
+    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
+        """See :meth:`Orthoptimizer.update_columns`."""
+        (b,), scale = yield [x @ g.mH]
+        y = stiefel.tangent_leap(x, g, b, lr if scale is None else lr * scale)
+        (gram,), _ = yield [y @ y.mH]
+        c = stiefel.subtract_identity(gram)
+        return Update(torch.baddbmm(y, c, y, alpha=-0.5)), stiefel.witness(c, c)
 
     @torch.no_grad()
     def finish(self) -> None:

@@ -1,6 +1,6 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
-from orthoptim.stiefel.columns import Sums, largest, pogo_columns, witness
+from orthoptim.stiefel.columns import Sums, inverse_root, largest, pogo_columns, retract, tangent_leap, witness
 from orthoptim.stiefel.geometry import (
     as_real,
     defect,
@@ -38,6 +38,7 @@ __all__ = [
     "defect",
     "distance",
     "inner",
+    "inverse_root",
     "largest",
     "lerp",
     "max_entry",
@@ -51,12 +52,14 @@ __all__ = [
     "project_where",
     "random",
     "relative_gradient",
+    "retract",
     "row_qr",
     "skew",
     "square_norm",
     "subtract_identity",
     "sym",
     "tangent",
+    "tangent_leap",
     "unrolled",
     "witness",
 ]

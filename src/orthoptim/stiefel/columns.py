@@ -1,4 +1,4 @@
-"""One POGO step on some of the columns of X: the form ``direct-p``, where products over n are sums over pieces.
+"""Steps on some of the columns of X, where products over n are sums over pieces; POGO's is the form ``direct-p``.
 
 A coroutine of this kind is given some columns of matrices X and of a direction G (B, p, n′). It yields lists of partial
 quantities, small ones (p×p, or one number per matrix), and is sent :class:`Sums` of them over all pieces. What it
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
+from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity, sym
 from orthoptim.stiefel.landing import Policy
 from orthoptim.stiefel.steps import Step, _length, symmetric
 
@@ -58,6 +58,34 @@ def pogo_columns(
     q = -0.5 * c if policy.half else policy.correction(c)
     m = r.mul_(-s).add_(x)
     return Step(torch.baddbmm(m, q, m), clipped), witness(c, q)
+
+
+def tangent_leap(x: Tensor, g: Tensor, b: Tensor, factor: Tensor, metric: str = "euclidean") -> Tensor:
+    """Y = X − factor·D with the Riemannian gradient D of :func:`orthoptim.stiefel.tangent`, given B = XGᴴ."""
+    factor = factor.reshape(-1, 1, 1)
+    return torch.baddbmm(x - factor * g, factor * (sym(b) if metric == "euclidean" else b), x)
+
+
+def retract(y: Tensor, gram: Tensor, retraction: str) -> Tensor:
+    """Columns of the retraction of Y, given YYᴴ; up to rounding in YYᴴ, so that a Newton–Schulz step should follow.
+
+    ``qr`` is ``cholesky``: of YYᴴ = LLᴴ, L is the adjoint of the R with positive diagonal.
+    """
+    if retraction == "polar":
+        return inverse_root(gram) @ y
+    lower, _ = torch.linalg.cholesky_ex(gram)
+    rows: Tensor = torch.linalg.solve_triangular(lower, y, upper=False)
+    return rows
+
+
+def inverse_root(gram: Tensor) -> Tensor:
+    """(YYᴴ)^(−½), which takes Y to its polar factor; the identity where YYᴴ is not finite."""
+    finite = torch.isfinite(gram.sum((-2, -1)))[:, None, None]
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    values, vectors = torch.linalg.eigh(torch.where(finite, gram, identity))  # it raises on NaN
+    root = values.clamp_min(torch.finfo(values.dtype).tiny).rsqrt()
+    product: Tensor = (vectors * root[:, None, :]) @ vectors.mH
+    return product
 
 
 def witness(c: Tensor, q: Tensor) -> Tensor:

@@ -1,0 +1,36 @@
+"""The other orthoptimizers take the same ways."""
+
+import pytest
+import torch
+
+from tests.distributed.cases import TWO, Setting
+from tests.distributed.test_placements import TOLERANCE, differences
+
+METHODS = {
+    "rgd": [
+        Setting("RGD", {"lr": 0.05}),
+        Setting("RGD", {"lr": 0.05, "metric": "canonical", "retraction": "polar"}),
+        Setting("RGD", {"lr": 0.05, "retraction": "cholesky"}, "VAdam"),
+    ],
+    "landing": [
+        Setting("Landing", {"lr": 0.01}, "SGD", {"momentum": 0.1}),
+        Setting("Landing", {"lr": 0.02}, "VAdam"),
+    ],
+    "landingpc": [
+        Setting("LandingPC", {"lr": 0.02}),
+        Setting("LandingPC", {"lr": 0.02, "lam": 0.5, "coupled": False, "tau": None}),
+        Setting("LandingPC", {"lr": 0.3, "lam": 0.1, "tau": 0.02}),  # projects now and then
+    ],
+    "slpg": [Setting("SLPG", {"lr": 0.01}), Setting("SLPG", {"lr": 0.01, "barzilai_borwein": True})],
+    "rsdm": [Setting("RSDM", {"lr": 0.1, "r": 2}), Setting("RSDM", {"lr": 0.1, "r": 2, "sampling": "permutation"})],
+}
+
+
+@pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS.keys())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
+def test_fifty_steps(two, settings, dtype):
+    for found, strategies in two.run(differences, settings, TWO, dtype, 50):
+        assert not [(name, error) for name, error in found if not error <= TOLERANCE[dtype]]
+        assert "whole" in strategies
+        if settings[0].method != "RSDM":
+            assert {"two-phase", "exchange"} <= strategies
