@@ -81,11 +81,11 @@ def agree(params: Sequence[Any], described: Sequence[str], error: Exception | No
     """
     for mesh in meshes(params):
         answers = from_all(mesh, (list(described), None if error is None else str(error)))
-        for rank, (_, message) in answers.items():
-            if message is not None:
-                if error is not None and str(error) == message:
-                    raise error
-                raise ValueError(f"{message} (on rank {rank})")
+        messages = {rank: message for rank, (_, message) in answers.items() if message is not None}
+        if error is not None and len(messages) == len(answers) and len(set(messages.values())) == 1:
+            raise error
+        for rank, message in messages.items():
+            raise ValueError(f"{message} (on rank {rank})") from error
         first = next(iter(answers))
         for rank, (lines, _) in answers.items():
             for ours, theirs in zip_lines(answers[first][0], lines):

@@ -57,6 +57,11 @@ def spectral_distance(param: DTensor, view: str, side: str) -> float:
     return largest([param], values)[0]
 
 
+def is_cut(tensor: DTensor, view: str) -> bool:
+    """Whether its matrices lie on several ranks."""
+    return bool(cutting_dims(tensor, view))
+
+
 def is_finite(tensor: DTensor) -> bool:
     """Whether all entries on all ranks are."""
     return largest([tensor], [(~torch.isfinite(tensor.to_local())).float()])[0] <= 0

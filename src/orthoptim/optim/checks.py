@@ -16,6 +16,8 @@ from orthoptim.views import compute_dtype, from_matrices, full_precision, matrix
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
+# Pieces drawn by ranks with different seeds are p/√n away, or so, once put together; that was not meant.
+_ASSEMBLED = 0.1
 
 
 def check_lr(lr: Any) -> None:
@@ -91,6 +93,12 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
             raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
         if far <= rounding(param.dtype, matrix_shape(param.shape, view, side)[1]):
             continue
+        if x is None and far > _ASSEMBLED and placed().is_cut(param, view):
+            raise ValueError(
+                f"{name} is not orthonormal (distance {far:.3g}) when its shards are put together: ranks may have "
+                f"initialised them with different seeds; call orthoptim.orthogonalize_ on it, with view={view!r} and "
+                f"side={side!r}, before building the optimizer"
+            )
         # the Frobenius norm bounds the spectral one, which is dearer
         if far >= _REPAIRABLE and _spectral_distance(param, x, view, side) >= _REPAIRABLE:
             raise ValueError(
