@@ -146,6 +146,7 @@ def to_single(rank, world):
     train(net, opt, range(5))
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     saved = get_model_state_dict(net, options=options), get_optimizer_state_dict(net, opt, options=options)
+    saved = copy.deepcopy(saved)  # on the CPU, tensors that are not sharded are those of the run itself
     train(net, opt, range(5, 10))
     return saved, whole(net)
 
