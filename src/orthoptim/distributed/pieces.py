@@ -51,26 +51,20 @@ class Pieces:
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """Local tensors of the members as (B, rows, columns) of the pieces."""
-        one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+        return self.matrices(tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)))
+
+    def matrices(self, stack: Tensor) -> Tensor:
+        """A stack of such tensors as (B, rows, columns)."""
         rows, columns = self.layout.shape(self.layout.me)
         if self.layout.transposed:
-            return one.resolve_conj().reshape(self.count, columns, rows).mT
-        return one.resolve_conj().reshape(self.count, rows, columns)
+            return stack.resolve_conj().reshape(self.count, columns, rows).mT
+        return stack.resolve_conj().reshape(self.count, rows, columns)
 
     def write_(self, tensors: list[Tensor], matrices: Tensor) -> None:
         """The inverse of :meth:`gather`."""
         if self.layout.transposed:
             matrices = matrices.mT
         copy_all_(tensors, list(matrices.reshape(len(tensors), *tensors[0].shape).unbind(0)))
-
-    def gather_scalars(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of the members' batch shape as (B,)."""
-        one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
-        return one.reshape(-1)
-
-    def write_scalars_(self, tensors: list[Tensor], values: Tensor) -> None:
-        """The inverse of :meth:`gather_scalars`."""
-        copy_all_(tensors, list(values.reshape(len(tensors), *tensors[0].shape).unbind(0)))
 
 
 def make_pieces(

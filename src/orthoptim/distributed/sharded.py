@@ -10,12 +10,13 @@ from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed import jobs
 from orthoptim.distributed.agreement import missing_gradient
+from orthoptim.distributed.holdings import Holdings
 from orthoptim.distributed.pieces import Pieces
 from orthoptim.distributed.plans import GroupPlan, Plans
 from orthoptim.distributed.state import init_state, local_values
 from orthoptim.distributed.wire import Job, Steps, run
 from orthoptim.optim.checks import parameter_name
-from orthoptim.views import compute_dtype, full_precision, real_dtype
+from orthoptim.views import full_precision, real_dtype
 
 if TYPE_CHECKING:
     from orthoptim.optim.orthoptimizer import Orthoptimizer
@@ -27,7 +28,6 @@ class Work(NamedTuple):
     plan: GroupPlan
     params: list[Tensor]
     grads: list[Tensor | None]
-    columns: dict[str, list[Tensor]]  # the state, by name
 
 
 class ShardedStep:
@@ -40,7 +40,7 @@ class ShardedStep:
     def __init__(self, optimizer: "Orthoptimizer") -> None:
         self._optimizer = optimizer
         self.plans = Plans(optimizer)
-        self._locals: dict[DTensor, tuple[list[Tensor | None], list[Tensor]]] = {}
+        self._holdings: dict[Pieces, Holdings] = {}
         self._deferred: list[tuple[Tensor, dist.ProcessGroup, list[bool]]] = []
 
     @torch.no_grad()
@@ -50,7 +50,10 @@ class ShardedStep:
         Those whose matrices are cut come first: what is found wrong with them is found before anything is changed.
         """
         self._raise_deferred()
-        works = [self._work(plan) for plan in self.plans()]
+        works = [
+            Work(plan, [param.to_local() for param in plan.params], [_local_gradient(param) for param in plan.params])
+            for plan in self.plans()
+        ]
         if not works:
             return
         with full_precision(works[0].params[0]):
@@ -58,28 +61,10 @@ class ShardedStep:
             for work in works:
                 self._step_local(work)
 
-    def _work(self, plan: GroupPlan) -> Work:
-        names = self._optimizer._state_names(plan.group)
-        rows = []
-        for param in plan.params:
-            state = self._optimizer.state[param]
-            sources = [state.get(name) for name in names]
-            known = self._locals.get(param)
-            if known is None or not _same(known[0], sources):
-                init_state(param, self._optimizer._kinds(plan.group), plan.group, state)
-                sources = [state.get(name) for name in names]
-                # a parameter that needs no master copy is its own
-                known = sources, [local_values(param if source is None else source) for source in sources]
-                self._locals[param] = known
-            rows.append(known[1])
-        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-        params = [param.to_local() for param in plan.params]
-        if any(compute_dtype(param.dtype) == param.dtype for param in params):
-            own = zip(params, columns["master"], strict=True)
-            columns["master"] = [a if compute_dtype(a.dtype) == a.dtype else b for a, b in own]
-        return Work(plan, params, [_local_gradient(param) for param in plan.params], columns)
-
     def _step_cut(self, works: list[Work]) -> None:
+        buckets = {pieces for work in works for pieces in work.plan.cut}
+        if len(self._holdings) > len(buckets):  # there is a new plan
+            self._holdings = {pieces: held for pieces, held in self._holdings.items() if pieces in buckets}
         todo = [
             Job(pieces.group, pieces.device, self._steps(pieces, self._method(work.plan), work))
             for work in works
@@ -97,31 +82,28 @@ class ShardedStep:
 
         digest = hashlib.blake2b(bytes(present), digest_size=8).digest()
         run(todo, int.from_bytes(digest), check)
-        counted = [
-            work.columns["step"][i]
-            for work in works
-            for pieces in work.plan.cut
-            for i in pieces.members
-            if work.grads[i] is not None
-        ]
-        if counted:
-            torch._foreach_add_(counted, 1)
 
     def _step_local(self, work: Work) -> None:
         """Matrices that are whole here are stepped as those of plain tensors are."""
+        plan, names = work.plan, self._optimizer._state_names(work.plan.group)
+        kinds = self._optimizer._kinds(plan.group)
         params, grads, states, empty = [], [], [], []
-        for i in work.plan.local:
-            grad = work.grads[i]
+        for i in plan.local:
+            grad, param = work.grads[i], work.params[i]
             if grad is None:
                 continue
+            state = self._optimizer.state[plan.params[i]]
+            if not kinds.keys() <= state.keys():
+                init_state(plan.params[i], kinds, plan.group, state)
             if grad.numel() == 0:
-                empty.append(work.columns["step"][i])
+                empty.append(state["step"])
                 continue
-            params.append(work.params[i])
+            params.append(param)
             grads.append(grad)
-            states.extend([column[i] for column in work.columns.values()])
+            # a parameter that needs no master copy is its own
+            states.extend([local_values(state[name]) if name in state else param for name in names])
         if params:
-            self._optimizer._step_group(work.plan.group, params, grads, states)
+            self._optimizer._step_group(plan.group, params, grads, states)
         if empty:
             torch._foreach_add_(empty, 1)
 
@@ -129,31 +111,36 @@ class ShardedStep:
         """The coroutine that steps one bucket: gather, move as the strategy says, write."""
         per_matrix = jobs.per_matrix_names(method.kinds)
         params = pieces.pick(work.params)
-        columns = {name: pieces.pick(column) for name, column in work.columns.items()}
+        if pieces not in self._holdings:
+            self._holdings[pieces] = Holdings(pieces, [work.plan.params[i] for i in pieces.members])
+        held = self._holdings[pieces](self._optimizer.state, method.kinds, method.group)
         x = pieces.gather(params)
         if pieces.half:
-            master = pieces.gather(columns["master"])
+            master = pieces.matrices(held["master"])
             x = torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))  # as somebody may have written to it
-        # what has no gradient here is to be skipped on all ranks, as if that were not finite
         given = [work.grads[i] for i in pieces.members]
+        lr = torch.as_tensor(method.group["lr"], dtype=real_dtype(pieces.dtype), device=pieces.device).reshape(())
+        state = {
+            name: held[name].view(-1) if name in per_matrix else pieces.matrices(held[name]) for name in method.kinds
+        }
+        # what has no gradient here is to be skipped on all ranks, as if that were not finite
         grads = [
             torch.full_like(param, torch.nan) if grad is None else grad
             for param, grad in zip(params, given, strict=True)
         ]
-        lr = torch.as_tensor(method.group["lr"], dtype=real_dtype(pieces.dtype), device=pieces.device).reshape(())
-        state = {
-            name: (pieces.gather_scalars if name in per_matrix else pieces.gather)(columns[name])
-            for name in method.kinds
-        }
-        held = jobs.Held(x, pieces.gather(grads).to(x.dtype), state, lr)
-        new_x, new_state, finite = yield from jobs.STRATEGIES[pieces.strategy](method, held, pieces)
+        before = jobs.Held(x, pieces.gather(grads).to(x.dtype), state, lr)
+        new_x, new_state, finite = yield from jobs.STRATEGIES[pieces.strategy](method, before, pieces)
         new_x = jobs.blend(finite, new_x, x)
         pieces.write_(params, new_x)
         if pieces.half:
-            pieces.write_(columns["master"], new_x)
+            pieces.matrices(held["master"]).copy_(new_x)
         for name, value in new_state.items():
-            write = pieces.write_scalars_ if name in per_matrix else pieces.write_
-            write(columns[name], jobs.blend(finite, value, state[name]))
+            state[name].copy_(jobs.blend(finite, value, state[name]))
+        if any(grad is None for grad in given):
+            here = torch.tensor([grad is not None for grad in given], device=pieces.device)
+            held["step"].add_(here)
+        else:
+            held["step"].add_(1)
 
     def _method(self, plan: GroupPlan) -> jobs.Method:
         optimizer, group = self._optimizer, plan.group
@@ -176,10 +163,6 @@ class ShardedStep:
             for position, param in enumerate(group["params"])
         }
         return [parameter_name(*places[param]) for plan in self.plans() for param in plan.params]
-
-
-def _same(a: list[Tensor | None], b: list[Tensor | None]) -> bool:
-    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
 def _local_gradient(param: DTensor) -> Tensor | None:

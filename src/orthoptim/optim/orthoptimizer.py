@@ -355,7 +355,9 @@ class Orthoptimizer(Optimizer):
         self._repaired.clear()
         constrained = group["algorithm"] == self.algorithm
         for param in group["params"]:
-            if param.grad is not None and not (constrained and is_dtensor(param)):
+            if constrained and is_dtensor(param):  # see _step_sharded
+                continue
+            if param.grad is not None:
                 params.append(param)
                 grads.append(param.grad)
         held = [self.state[param] for param in params]

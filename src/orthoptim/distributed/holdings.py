@@ -1,0 +1,66 @@
+"""What a rank holds of the state of a bucket: for each buffer one tensor, of which those of the parameters are parts.
+
+So a step reads and writes each buffer of a bucket at once, however many parameters there are. A state that is loaded,
+or replaced by hand, is taken in again.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from orthoptim.base import Kind
+from orthoptim.distributed.pieces import Pieces
+from orthoptim.distributed.state import init_state, local_values
+
+
+class Holdings:
+    """The state of one bucket.
+
+    Args:
+        pieces: the bucket.
+        params: its parameters.
+    """
+
+    def __init__(self, pieces: Pieces, params: list[DTensor]) -> None:
+        self._pieces = pieces
+        self._params = params
+        self._known: list[tuple[int, ...]] = []
+        self._stacks: dict[str, Tensor] = {}
+
+    def __call__(
+        self, states: MutableMapping[Tensor, Any], kinds: Mapping[str, Kind], group: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        """The buffers by name: (members, ...) of the local shape of each."""
+        if [tuple(map(id, states[param].values())) for param in self._params] != self._known:
+            self._adopt(states, kinds, group)
+        return self._stacks
+
+    def _adopt(self, states: MutableMapping[Tensor, Any], kinds: Mapping[str, Kind], group: Mapping[str, Any]) -> None:
+        for param in self._params:
+            init_state(param, kinds, group, states[param])
+        self._stacks = {}
+        for name in ("step", *(("master",) if self._pieces.half else ()), *kinds):
+            sources = [states[param][name] for param in self._params]
+            if len(sources) == 1:
+                self._stacks[name] = local_values(sources[0]).unsqueeze(0)
+                continue
+            self._stacks[name] = torch.stack([local_values(source) for source in sources])
+            for param, source, part in zip(self._params, sources, self._stacks[name].unbind(0), strict=True):
+                states[param][name] = _placed_like(part, source)
+        self._known = [tuple(map(id, states[param].values())) for param in self._params]
+
+
+def _placed_like(local: Tensor, source: Tensor) -> Tensor:
+    if not isinstance(source, DTensor):
+        return local
+    return DTensor.from_local(
+        local,
+        source.device_mesh,
+        source.placements,
+        run_check=False,
+        shape=source.shape,
+        stride=source.stride(),
+    )
