@@ -43,7 +43,7 @@ def check(answers, tolerance, strategies):
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_every_placement_on_four_ranks(four, dtype):
-    settings = [DEFAULT, HEAVY_BALL] if dtype in (torch.float32, torch.complex128) else [DEFAULT]
+    settings = [DEFAULT, HEAVY_BALL] if dtype == torch.complex128 else [DEFAULT]
     check(four.run(differences, settings, FOUR, dtype, 50), TOLERANCE[dtype], ALL)
 
 
@@ -60,5 +60,5 @@ def test_every_landing_and_base(two, dtype):
         for base, options, lr in BASES[:2]
     ]
     bases = [Setting("POGO", {"lr": lr}, base, options) for base, options, lr in BASES[2:]]
-    cases = [case for case in TWO if case.strategy != "local"]
+    cases = [case for case in TWO if case.strategy != "local" and case.shape[0] > 1]
     check(two.run(differences, [*landings, *bases], cases, dtype, 50), TOLERANCE[dtype], ALL - {"local"})
