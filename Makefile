@@ -13,11 +13,11 @@ demo: install
 	$(BIN)/orthoptim report
 
 test: install lint
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 # What takes minutes: the same claims at larger sizes.
 soak: install
-	$(BIN)/pytest -n $(WORKERS) -m soak
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m soak
 
 # Against the peers; ratios, measured in one process.
 bench: install

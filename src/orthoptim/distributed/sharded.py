@@ -51,7 +51,10 @@ class ShardedStep:
         """
         self._raise_deferred()
         works = [
-            Work(plan, [param.to_local() for param in plan.params], [_local_gradient(param) for param in plan.params])
+            # not to_local(), which makes of a parameter a new one: that takes longer than to step it
+            Work(
+                plan, [param._local_tensor for param in plan.params], [_local_gradient(param) for param in plan.params]
+            )
             for plan in self.plans()
         ]
         if not works:
@@ -170,6 +173,6 @@ def _local_gradient(param: DTensor) -> Tensor | None:
     if grad is None:
         return None
     assert isinstance(grad, DTensor)
-    if grad.placements != param.placements:  # such as a pending sum
+    if grad._spec is not param._spec and grad.placements != param.placements:  # such as a pending sum
         grad = grad.redistribute(placements=param.placements)
-    return grad.to_local()
+    return grad._local_tensor
