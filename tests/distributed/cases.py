@@ -51,6 +51,7 @@ FOUR = [
     Case((9, 7), (2, 2), "r 0", strategy="whole"),
     Case((4, 3, 40), (2, 2), "0 2", strategy="two-phase"),  # batch and matrix
     Case((3, 4, 5), (2, 2), "0 1", strategy="whole"),
+    Case((1, 3, 40), (2, 2), "0 2", strategy="two-phase"),  # no part of the batch for half of the ranks
     Case((8, 12), (2, 2), "0 1", strategy="whole"),  # both sides
     Case((8, 3), (2, 2), "s0 0", strategy="whole"),  # FSDP2 over tensor parallelism
     Case((4, 64), (2, 2), "s1 1", strategy="two-phase"),

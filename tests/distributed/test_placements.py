@@ -29,7 +29,7 @@ def differences(rank, settings, cases, dtype, steps):
         plain, _ = train(settings, cases, dtype, steps, sharded=False)
         for setting, mine, theirs in zip(settings, whole, plain, strict=True):
             for case, param, expected in zip(cases, mine, theirs, strict=True):
-                error = (param - expected).abs().max()
+                error = (param - expected.detach()).abs().max()
                 found.append((f"{setting} {case.name()}", float(error)))
     return found, {plan.strategy for plan in opt.plan()}
 

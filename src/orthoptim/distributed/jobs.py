@@ -123,7 +123,7 @@ def exchange(method: Method, held: Held, pieces: Pieces) -> Moves:
     answer = yield Swap(
         [[tensor[:, :, span] for tensor in mine] for span in spans],
         [
-            [Like((pieces.count, layout.shape(member)[0], width), tensor.dtype) for tensor in mine]
+            [Like((pieces.count, layout.shapes[member][0], width), tensor.dtype) for tensor in mine]
             for member in range(len(spans))
         ],
         OUT,
@@ -162,7 +162,7 @@ def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
         [[tensor[a:b] for tensor in (*mine, *statistic)] for a, b in pieces.owners],
         [
             [
-                *(Like((owned, *layout.shape(member)), tensor.dtype) for tensor in mine),
+                *(Like((owned, *layout.shapes[member]), tensor.dtype) for tensor in mine),
                 *(Like((owned,), tensor.dtype) for tensor in statistic),
             ]
             for member in range(len(layout.ranks))

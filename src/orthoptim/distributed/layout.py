@@ -1,7 +1,7 @@
 """Which pieces of its matrices each rank holds, read from the placements of a DTensor."""
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import product
 from typing import cast
 
@@ -41,7 +41,7 @@ class Layout:
     rows: tuple[Index, ...]
     columns: tuple[Index, ...]
 
-    @property
+    @cached_property
     def me(self) -> int:
         """The place of this rank in the group."""
         return self.ranks.index(dist.get_rank())
@@ -49,13 +49,15 @@ class Layout:
     @property
     def cut(self) -> str:
         """Which sides are cut: "none", "rows", "columns" or "both"."""
-        rows = any(length(index, self.p) != self.p for index in self.rows)
-        columns = any(length(index, self.n) != self.n for index in self.columns)
+        rows = any(size != self.p for size, _ in self.shapes)
+        columns = any(size != self.n for _, size in self.shapes)
         return "both" if rows and columns else "rows" if rows else "columns" if columns else "none"
 
-    def shape(self, member: int) -> tuple[int, int]:
-        """Rows and columns of the pieces of a member of the group."""
-        return length(self.rows[member], self.p), length(self.columns[member], self.n)
+    @cached_property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and columns of the pieces of each member of the group."""
+        pairs = zip(self.rows, self.columns, strict=True)
+        return [(length(rows, self.p), length(columns, self.n)) for rows, columns in pairs]
 
 
 def length(index: Index, size: int) -> int:
@@ -110,11 +112,12 @@ def make_layout(param: DTensor, view: str, side: str) -> Layout:
     if coordinate is None or not cutting:
         return Layout(p, n, transposed, batch, (dist.get_rank(),), (slice(0, p),), (slice(0, n),))
     places: dict[int, tuple[Index, Index]] = {}
+    along = {dim: _places(param, dim) for dim in range(first, param.ndim)}
     for point in product(*(range(mesh.size(i)) for i in cutting)):
         at = list(coordinate)
         for i, place in zip(cutting, point, strict=True):
             at[i] = place
-        sides = [_places(param, dim, at) for dim in range(first, param.ndim)]
+        sides = [parts[tuple(at[i] for i in dims)] for dims, parts in along.values()]
         rows, columns = sides[0], reduce(_outer, zip(sides[1:], param.shape[first + 1 :], strict=True), _START)[0]
         short, long = (columns, rows) if transposed else (rows, columns)
         places[int(mesh.mesh[tuple(at)])] = (_compact(short), _compact(long))
@@ -133,16 +136,21 @@ def _outer(left: tuple[Tensor, int], right: tuple[Tensor, int]) -> tuple[Tensor,
     return (a[:, None] * size + b).reshape(-1), size
 
 
-def _places(param: DTensor, dim: int, coordinate: list[int]) -> Tensor:
-    """The places along a dim of the tensor that the rank at a coordinate of the mesh holds."""
-    index = torch.arange(param.shape[dim])
-    for i, placement in enumerate(param.placements):
-        if sharded_dim(placement) != dim:
-            continue
+def _places(param: DTensor, dim: int) -> tuple[list[int], dict[tuple[int, ...], Tensor]]:
+    """The dims of the mesh that cut a dim of the tensor, and the places along it by the coordinates in them."""
+    parts: dict[tuple[int, ...], Tensor] = {(): torch.arange(param.shape[dim])}
+    dims = [i for i, placement in enumerate(param.placements) if sharded_dim(placement) == dim]
+    for i in dims:
+        placement = param.placements[i]
         strides = {"split_factor": placement.split_factor} if hasattr(placement, "split_factor") else {}
-        along = cast(type[Shard], type(placement))(0, **strides)
-        index = along._split_tensor(index, param.device_mesh.size(i), with_padding=False)[0][coordinate[i]]
-    return index
+        cut = cast(type[Shard], type(placement))(0, **strides)
+        count = param.device_mesh.size(i)
+        parts = {
+            (*key, place): part
+            for key, whole in parts.items()
+            for place, part in enumerate(cut._split_tensor(whole, count, with_padding=False)[0])
+        }
+    return dims, parts
 
 
 def _compact(index: Tensor) -> Index:

@@ -42,7 +42,7 @@ class Pieces:
 
     @property
     def count(self) -> int:
-        """How many matrices there are pieces of."""
+        """How many matrices there are pieces of; none, where no rank of the group has a part of the batch."""
         return len(self.members) * self.layout.batch.numel()
 
     def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -55,7 +55,7 @@ class Pieces:
 
     def matrices(self, stack: Tensor) -> Tensor:
         """A stack of such tensors as (B, rows, columns)."""
-        rows, columns = self.layout.shape(self.layout.me)
+        rows, columns = self.layout.shapes[self.layout.me]
         if self.layout.transposed:
             return stack.resolve_conj().reshape(self.count, columns, rows).mT
         return stack.resolve_conj().reshape(self.count, rows, columns)
@@ -89,8 +89,7 @@ def make_pieces(
             continue
         group = process_group(param, layout, view)
         dtype = compute_dtype(param.dtype)
-        if layout.batch.numel():  # else the other ranks of the group have no part of the batch either
-            cut.append(Pieces(members, layout, group, dtype, dtype != param.dtype, param.device, strategy, []))
+        cut.append(Pieces(members, layout, group, dtype, dtype != param.dtype, param.device, strategy, []))
     return local, cut
 
 

@@ -70,6 +70,8 @@ class Plans:
                     if pieces.strategy != "whole" and form in FORMS:
                         form = "direct-p"
                     kind = (index, pieces.count, p, n, pieces.dtype, pieces.device)
+                    if pieces.count == 0:
+                        continue
                     shown.append(Plan(*kind, form, 1, pieces.strategy))
         return shown
 

@@ -117,11 +117,14 @@ class ShardedStep:
         if pieces not in self._holdings:
             self._holdings[pieces] = Holdings(pieces, [work.plan.params[i] for i in pieces.members])
         held = self._holdings[pieces](self._optimizer.state, method.kinds, method.group)
+        given = [work.grads[i] for i in pieces.members]
+        if pieces.count == 0:
+            _count(held["step"], given)
+            return
         x = pieces.gather(params)
         if pieces.half:
             master = pieces.matrices(held["master"])
             x = torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))  # as somebody may have written to it
-        given = [work.grads[i] for i in pieces.members]
         lr = torch.as_tensor(method.group["lr"], dtype=real_dtype(pieces.dtype), device=pieces.device).reshape(())
         state = {
             name: held[name].view(-1) if name in per_matrix else pieces.matrices(held[name]) for name in method.kinds
@@ -139,11 +142,7 @@ class ShardedStep:
             pieces.matrices(held["master"]).copy_(new_x)
         for name, value in new_state.items():
             state[name].copy_(jobs.blend(finite, value, state[name]))
-        if any(grad is None for grad in given):
-            here = torch.tensor([grad is not None for grad in given], device=pieces.device)
-            held["step"].add_(here)
-        else:
-            held["step"].add_(1)
+        _count(held["step"], given)
 
     def _method(self, plan: GroupPlan) -> jobs.Method:
         optimizer, group = self._optimizer, plan.group
@@ -166,6 +165,12 @@ class ShardedStep:
             for position, param in enumerate(group["params"])
         }
         return [parameter_name(*places[param]) for plan in self.plans() for param in plan.params]
+
+
+def _count(steps: Tensor, grads: list[Tensor | None]) -> None:
+    """Add one to the number of steps of those that have a gradient."""
+    absent = any(grad is None for grad in grads)
+    steps.add_(torch.tensor([grad is not None for grad in grads], device=steps.device) if absent else 1)
 
 
 def _local_gradient(param: DTensor) -> Tensor | None:

@@ -27,12 +27,14 @@ def survey(params: Sequence[DTensor], view: str, side: str, measure: Measure) ->
 
     def look(pieces: Pieces) -> Steps:
         layout = pieces.layout
+        if pieces.count == 0:
+            return
         x = pieces.gather([params[i].to_local() for i in pieces.members]).to(pieces.dtype)
         first, last = pieces.owners[layout.me]
         everyone = range(len(layout.ranks))
         answer = yield Swap(
             [[x[a:b]] for a, b in pieces.owners],
-            [[Like((last - first, *layout.shape(member)), x.dtype)] for member in everyone],
+            [[Like((last - first, *layout.shapes[member]), x.dtype)] for member in everyone],
             OUT,
         )
         parts = [tensors[0] for tensors in cast(list[list[Tensor]], answer)]

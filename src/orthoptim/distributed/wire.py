@@ -68,7 +68,13 @@ def run(jobs: Sequence[Job], digest: int, check: Callable[[dist.ProcessGroup, Te
         digest: 64 bits of what must be the same on all ranks of a group. They ride in its first collective.
         check: is called after that, with a tensor that is true if they are not.
     """
-    waiting = [(job, next(job.steps)) for job in jobs]
+    # Groups are served in this order, also by ranks that have no part in some of the jobs: no two wait for each other.
+    order: dict[tuple[dist.ProcessGroup, torch.device], int] = {}
+    waiting: list[tuple[Job, Wish]] = []
+    for job in jobs:
+        order.setdefault((job.group, job.device), len(order))
+        with suppress(StopIteration):
+            waiting.append((job, next(job.steps)))
     checked: set[dist.ProcessGroup] = set()
     while waiting:
         stage = min(wish.stage for _, wish in waiting)
@@ -77,7 +83,7 @@ def run(jobs: Sequence[Job], digest: int, check: Callable[[dist.ProcessGroup, Te
         routes: dict[tuple[dist.ProcessGroup, torch.device, type[Wish]], list[tuple[Job, Wish]]] = {}
         for job, wish in now:
             routes.setdefault((job.group, job.device, type(wish)), []).append((job, wish))
-        for (group, device, kind), members in routes.items():
+        for (group, device, kind), members in sorted(routes.items(), key=lambda route: order[route[0][:2]]):
             first = digest if group not in checked else None
             answers: list[Answer] = []
             if kind is Sum:

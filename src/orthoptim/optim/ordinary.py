@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from orthoptim.distributed.detect import is_dtensor
+
 # torch's defaults; `capturable` must stand in the group for torch.compile to switch it on
 DEFAULTS: dict[str, dict[str, Any]] = {
     "adamw": {
@@ -90,6 +92,13 @@ def step(
     if not params:
         return
     width = len(states) // len(params)
+    placed = [is_dtensor(param) for param in params]
+    if any(placed) and not all(placed):  # torch's foreach kernels do not take both at once
+        for kind in (False, True):
+            mine = [i for i, is_placed in enumerate(placed) if is_placed == kind]
+            held = [value for i in mine for value in states[i * width : (i + 1) * width]]
+            step(group, [params[i] for i in mine], [grads[i] for i in mine], held, state)
+        return
     columns = [states[i::width] for i in range(width)]
     if group["algorithm"] == "sgd":
         buffers = columns[0]
