@@ -174,7 +174,8 @@ def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
     x, g, *rest = (
         assemble([parts[i] for parts in received], layout.rows, layout.columns, shape) for i in range(len(mine))
     )
-    state = {name: held.state[name][first:last] for name in per_matrix} | dict(zip(entries, rest, strict=True))
+    # copies: to step a block may write to its state
+    state = {name: held.state[name][first:last].clone() for name in per_matrix} | dict(zip(entries, rest, strict=True))
     if aimed is None:
         new_x, new = _advance(method.block_step(), x, g, state, held.lr)
     else:
