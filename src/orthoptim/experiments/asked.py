@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from orthoptim.experiments import methods
-from orthoptim.experiments.experiment import Experiment, Scale
+from orthoptim.experiments.experiment import EXPERIMENTS, Config, Experiment, Scale
 
 
 class AskedError(ValueError):
@@ -35,6 +35,29 @@ def device(name: str) -> str:
     except (RuntimeError, AssertionError):
         raise AskedError(f"device {name!r} is not available here; use cpu") from None
     return name
+
+
+def processes(experiment: Experiment, config: Config) -> None:
+    """See that so many processes can share the work.
+
+    Example:
+        >>> from orthoptim.experiments.experiment import EXPERIMENTS, configuration
+        >>> processes(EXPERIMENTS["cnn"], configuration(EXPERIMENTS["cnn"], "tiny", nproc=2))
+    """
+    nproc, place = config.get("nproc", 1), torch.device(config["device"])
+    if nproc == 1:
+        return
+    if not experiment.parallel:
+        able = ", ".join(name for name, each in EXPERIMENTS.items() if each.parallel)
+        raise AskedError(f"{experiment.name} runs in one process; --nproc is for {able}")
+    if nproc > config["batch_size"]:
+        raise AskedError(f"{nproc} processes are more than the {config['batch_size']} examples of a batch")
+    if place.type not in ("cpu", "cuda"):
+        raise AskedError(f"--nproc is for cpu and cuda, not for {place.type}")
+    if place.index is not None:
+        raise AskedError(f"each process has a device of its own: use --device {place.type} with --nproc")
+    if place.type == "cuda" and nproc > torch.cuda.device_count():
+        raise AskedError(f"{nproc} processes are more than the {torch.cuda.device_count()} devices")
 
 
 def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Sequence[str]) -> list[str]:

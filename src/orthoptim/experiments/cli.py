@@ -91,8 +91,19 @@ def _add(experiment: Experiment) -> None:
         ] = None,
         device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, …")] = "cpu",
         threads: Annotated[
-            int | None, typer.Option(min=1, metavar="N", help="Threads of torch on the CPU. Default: all cores.")
+            int | None,
+            typer.Option(
+                min=1, metavar="N", help="Threads of torch on the CPU, in each process. Default: all cores, shared."
+            ),
         ] = None,
+        nproc: Annotated[
+            str,
+            typer.Option(
+                metavar="N",
+                help="Processes that train together, each on its part of every batch.",
+                hidden=not experiment.parallel,
+            ),
+        ] = "1",
         out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path("results"),
         set_: Annotated[
             list[str] | None,
@@ -127,6 +138,7 @@ def _add(experiment: Experiment) -> None:
                 for name, value in settings.items()
                 if value is not None
             }
+            count = asked.setting("nproc", nproc, 1)
             offered = list(experiment.methods(configuration(experiment, scale, variant=variant, sizes=sizes)))
             names = asked.chosen_methods(experiment, offered, methods or [])
             config = configuration(
@@ -135,10 +147,12 @@ def _add(experiment: Experiment) -> None:
                 variant=variant,
                 dtype=dtype and asked.choice("dtype", dtype, experiment.dtypes),
                 device=asked.device(device),
-                threads=threads or torch.get_num_threads(),
+                threads=threads or max(1, torch.get_num_threads() // count),
+                nproc=count,
                 sizes=sizes,
                 overrides=asked.overrides(set_ or [], names),
             )
+            asked.processes(experiment, config)
             chosen = asked.seeds(seeds, experiment.scales[scale])
             job = runner.Job(experiment, config, names, chosen, out, timeout, retry, checkpoint_every)
             _run(job)
@@ -166,8 +180,7 @@ def _run(job: runner.Job) -> None:
         methods.check(name, job.options(name))
     console = Console()
     try:
-        with display(console, job.methods, job.seeds) as watcher:
-            run = runner.run(job, watcher)
+        run = _run_together(job) if "nproc" in job.config else _run_alone(job, console)
     except (runner.Interrupted, KeyboardInterrupt) as stopped:
         run = load(job.path)
         done = sum(1 for trial in run.trials if trial.status)
@@ -185,6 +198,17 @@ def _run(job: runner.Job) -> None:
         print(f"orthoptim: {name} failed: {message}", file=sys.stderr)
     if failed:
         raise typer.Exit(1)
+
+
+def _run_alone(job: runner.Job, console: Console) -> Run:
+    with display(console, job.methods, job.seeds) as watcher:
+        return runner.run(job, watcher)
+
+
+def _run_together(job: runner.Job) -> Run:
+    from orthoptim.experiments.parallel import launch  # half a second of imports
+
+    return launch.run(job)
 
 
 for _experiment in EXPERIMENTS.values():

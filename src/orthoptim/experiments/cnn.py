@@ -15,6 +15,7 @@ from orthoptim.experiments.methods import PAPER, Options
 from orthoptim.experiments.networks import judgements, shown
 from orthoptim.experiments.networks.convnet import WHITENING_IMAGES, ConvNet
 from orthoptim.experiments.networks.training import Training, check_batch
+from orthoptim.experiments.parallel import ranks
 
 CONVOLUTIONS = "groups.*.conv?.weight"
 
@@ -74,7 +75,9 @@ class CnnTraining(Training):
     def __init__(self, config: Config, constrained: bool, seed: int) -> None:
         data, device, batch_size = load(config["dataset"]), config["device"], config["batch_size"]
         train, test = data.train.first(config["train_images"]), data.test.first(config["test_images"])
-        loader = BatchLoader(train.to(device), batch_size, data.mean, data.std, alternate_flips=True, pad=2, seed=seed)
+        augmented: dict[str, Any] = {"alternate_flips": True, "pad": 2, "seed": seed}
+        part = ranks.part(batch_size)
+        loader = BatchLoader(train.to(device), batch_size, data.mean, data.std, **augmented, part=part)
         model = make_model(tuple(config["widths"]), seed)
         model.whiten_by_(normalize(train.pixels[:WHITENING_IMAGES], data.mean, data.std))
         view = config["variant"] if constrained else "filters"
@@ -82,6 +85,7 @@ class CnnTraining(Training):
             start = INITS[view] if config["init"] == "auto" else config["init"]
             oo.orthogonalize_(model, {CONVOLUTIONS: view}, init=start, generator=generator(seed, "orthogonal"))
         model.to(device)
+        ranks.start_alike(model)
         others = _others(model, batch_size)
         super().__init__(config, model, {CONVOLUTIONS: view}, constrained, others, loader, test.to(device), seed)
         self.whitening_bias = model.whiten.get_parameter("bias")
@@ -190,6 +194,7 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
         "amp": "Forward pass in bfloat16; weights stay float32.",
     }
     needs_data = True
+    parallel = True
     dtypes = ("float32",)
     default_methods = (*PAPER, "Adam")
     panels = shown.PANELS

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import orthoptim as oo
+from orthoptim.experiments.parallel import ranks
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -23,6 +24,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "nproc": ranks.world_size(),
     }
     if device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(device)

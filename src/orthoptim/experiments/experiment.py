@@ -109,6 +109,7 @@ class Experiment(ABC):
         variant_option: the name of the option that chooses one.
         settings: the sizes that the command line can change, each with a line for the manual.
         needs_data: whether it reads a data set.
+        parallel: whether several processes can train together, each on its part of a batch of ``batch_size`` examples.
         dtypes: those it can be run in; the first is the default.
         default_methods: those that take part if none are asked for.
         claims: what is said about it.
@@ -124,6 +125,7 @@ class Experiment(ABC):
     variant_option: ClassVar[str] = "variant"
     settings: ClassVar[Mapping[str, str]] = {}
     needs_data: ClassVar[bool] = False
+    parallel: ClassVar[bool] = False
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()
@@ -175,14 +177,20 @@ def configuration(
     dtype: str | None = None,
     device: str = "cpu",
     threads: int = 1,
+    nproc: int = 1,
     sizes: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Options] | None = None,
 ) -> Config:
-    """What is run, but for methods and seeds; ``sizes`` replace those of the scale, ``overrides`` hyperparameters."""
+    """What is run, but for methods and seeds; ``sizes`` replace those of the scale, ``overrides`` hyperparameters.
+
+    One process is no part of a configuration; ``nproc`` of them are: their sums are rounded otherwise.
+    """
     config: Config = {"experiment": experiment.name, "scale": scale, **experiment.scales[scale].sizes, **(sizes or {})}
     if experiment.variants:
         config["variant"] = variant or next(iter(experiment.variants))
     config |= {"dtype": dtype or experiment.dtypes[0], "device": device, "threads": threads}
+    if nproc > 1:
+        config["nproc"] = nproc
     if overrides:
         config["overrides"] = {method: dict(options) for method, options in sorted(overrides.items())}
     return config

@@ -43,6 +43,7 @@ class Trial:
         environment: where it ran.
         status: how it ended; None if it has not.
         message: what there is to say about the end.
+        digest: digits that stand for the state at the end, where several processes trained; the same on all of them.
         records: columns of equal length, among them ``step`` and ``time``; what was not measured is nan.
         pictures: images of what it found, by name: the bytes of PNG files.
     """
@@ -53,6 +54,7 @@ class Trial:
     environment: dict[str, Any] = field(default_factory=dict)
     status: Status | None = None
     message: str = ""
+    digest: str = ""
     records: dict[str, list[float]] = field(default_factory=lambda: {"step": [], "time": []})
     pictures: dict[str, bytes] = field(default_factory=dict)
 
@@ -188,6 +190,7 @@ class _Reader:
             if entry["status"] not in STATUSES:
                 raise _WrongError(f"unknown status {entry['status']!r}")
             trial.status, trial.message = entry["status"], entry.get("message") or ""
+            trial.digest = entry.get("digest") or ""
         else:
             raise _WrongError(f"unknown kind {kind!r}")
 
@@ -294,6 +297,30 @@ class RunFile:
             self.append("run", **header)
         self.run = load(self.path)
         self.run.notice = notice
+
+
+class Unwritten:
+    """What takes the place of a :class:`RunFile` where another process writes it: it holds nothing and keeps nothing.
+
+    Args:
+        path: of the file.
+        header: as that of a :class:`RunFile`.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        self.run = Run(path, **header)
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Nothing."""
+
+    def sync(self) -> None:
+        """Nothing."""
+
+    def __enter__(self) -> "Unwritten":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,8 @@
-"""Runs an experiment, trial by trial (a method on a seed), into a run file; and goes on where it was interrupted."""
+"""Runs an experiment, trial by trial (a method on a seed), into a run file; and goes on where it was interrupted.
+
+Where several ranks train together, each of them runs this. The first alone writes, and decides what depends on what is
+written; the others follow it.
+"""
 
 import base64
 import signal
@@ -18,7 +22,8 @@ from orthoptim.experiments.checkpoint import Checkpoint
 from orthoptim.experiments.clock import Clock
 from orthoptim.experiments.environment import environment
 from orthoptim.experiments.experiment import Config, Experiment, Outcome, Problem, run_id
-from orthoptim.experiments.results import ResultsError, Run, RunFile, Trial, load
+from orthoptim.experiments.parallel import ranks, replicas
+from orthoptim.experiments.results import ResultsError, Run, RunFile, Trial, Unwritten, load
 
 WARM_UP = 2
 """Steps taken and thrown away before a method is first timed: kernels are chosen and threads started in them."""
@@ -103,14 +108,13 @@ def run(job: Job, watcher: Watcher) -> Run:
         "environment": environment(torch.device(job.config["device"])),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    with RunFile(job.path, header) as file, _signals() as stop:
+    with _open(job.path, header) as file, _signals() as stop:
         warm: set[str] = set()
         for seed in job.seeds:  # seed by seed, so that a run cut short still compares all methods
             for method in job.methods:
                 former = file.run.trial(method, seed)
-                if former is not None and former.status and not (job.retry and former.status in ("failed", "timeout")):
-                    steps, times = former.records["step"] or [0], former.records["time"] or [0.0]
-                    watcher.end(method, seed, Outcome(former.status, former.message), int(steps[-1]), times[-1], True)
+                if ranks.of_first(_is_done(former, job.retry)):
+                    _tell_of(former, watcher)
                     continue
                 if method not in warm:
                     _warm_up(job, method, seed)
@@ -121,57 +125,93 @@ def run(job: Job, watcher: Watcher) -> Run:
     return complete
 
 
+def _open(path: Path, header: Mapping[str, Any]) -> RunFile | Unwritten:
+    """The file of the run, for the first of the ranks alone; all raise if it cannot be opened."""
+    file, refusal = None, None
+    if ranks.is_first():
+        try:
+            file = RunFile(path, header)
+        except ResultsError as error:
+            refusal = str(error)
+    if refusal := ranks.of_first(refusal):
+        raise ResultsError(refusal)
+    return file or Unwritten(path, header)
+
+
+def _is_done(trial: Trial | None, retry: bool) -> bool:
+    if trial is None or trial.status is None:
+        return False
+    return not (retry and trial.status in ("failed", "timeout"))
+
+
+def _tell_of(trial: Trial | None, watcher: Watcher) -> None:
+    """Tell the watcher of a trial that is done; ranks but the first know nothing of it."""
+    if trial is not None and trial.status is not None:
+        steps, times = trial.records["step"] or [0], trial.records["time"] or [0.0]
+        outcome = Outcome(trial.status, trial.message)
+        watcher.end(trial.method, trial.seed, outcome, int(steps[-1]), times[-1], True)
+
+
 class _Attempt:
     """One trial, from its beginning or its checkpoint to its end."""
 
-    def __init__(self, job: Job, file: RunFile, watcher: Watcher, method: str, seed: int, former: Trial | None) -> None:
+    def __init__(
+        self, job: Job, file: RunFile | Unwritten, watcher: Watcher, method: str, seed: int, former: Trial | None
+    ) -> None:
         self.job, self.file, self.watcher = job, file, watcher
         self.method, self.seed, self.former = method, seed, former
         self.checkpoint = Checkpoint(job.out / ".checkpoints" / f"{run_id(job.config)}-{method}-{seed}.pt")
         self.clock = Clock(torch.device(job.config["device"]))
         self.step, self.records, self.recorded = 0, 0, -1
         self.saved = time.monotonic()
+        self.digest = ""
 
     def run(self, stop: "_Stop") -> None:
         try:
             problem = _begin(self.job, self.method, self.seed)
             self._resume_or_begin(problem)
             outcome = self._advance(problem, stop)
+            self.digest = replicas.common_digest(problem.state_dict())
             if outcome.status != "diverged":
                 for name, png in problem.pictures().items():
                     self._line("picture", name=name, png=base64.b64encode(png).decode())
         except (ResultsError, Interrupted):
             raise
         except Exception as error:  # a method that fails is a result, too
+            ranks.confirm_failure(f"{self.method} on seed {self.seed}", hurry=lambda: stop.signum > 0)
             if self.former is None or self.former.status:
                 self._begin_line()
             outcome = Outcome("failed", _one_line(error))
-        self._line("end", status=outcome.status, step=self.step, time=self.clock.elapsed, message=outcome.message)
+        times = {"step": self.step, "time": self.clock.elapsed}
+        digest = {"digest": self.digest} if self.digest else {}
+        self._line("end", status=outcome.status, **times, message=outcome.message, **digest)
         self.file.sync()
-        self.checkpoint.delete()
+        if ranks.is_first():
+            self.checkpoint.delete()
         self.watcher.end(self.method, self.seed, outcome, self.step, self.clock.elapsed, False)
 
     def _resume_or_begin(self, problem: Problem) -> None:
-        saved = self.checkpoint.load() if self._can_resume() else None
-        if saved is not None and self.former is not None:
-            self.former.truncate(saved["step"])
-            if len(self.former) == saved["records"]:  # else the disk lost lines that the checkpoint has seen
-                problem.load_state_dict(saved["problem"])
-                self.step, self.records, self.recorded = saved["step"], saved["records"], saved["recorded"]
-                self.clock.elapsed, self.clock.processor = saved["time"], saved["processor_time"]
-                self._line("resume", step=self.step)
-                self.watcher.begin(self.method, self.seed, self.step, problem.budget)
-                return
+        saved = self.checkpoint.load()
+        if ranks.of_first(self._can_resume(saved)):
+            if saved is None:  # the first rank has read it
+                raise OSError(f"cannot read {self.checkpoint.path}")
+            problem.load_state_dict(saved["problem"])
+            self.step, self.records, self.recorded = saved["step"], saved["records"], saved["recorded"]
+            self.clock.elapsed, self.clock.processor = saved["time"], saved["processor_time"]
+            self._line("resume", step=self.step)
+            self.watcher.begin(self.method, self.seed, self.step, problem.budget)
+            return
         self._begin_line()
         self.watcher.begin(self.method, self.seed, 0, problem.budget)
 
-    def _can_resume(self) -> bool:
+    def _can_resume(self, saved: Mapping[str, Any] | None) -> bool:
+        if saved is None or self.former is None or self.former.status is not None:
+            return False
         # what an earlier version of the experiment began with other hyperparameters begins anew
-        return (
-            self.former is not None
-            and self.former.status is None
-            and self.former.options == _as_read(self.job.options(self.method))
-        )
+        if self.former.options != _as_read(self.job.options(self.method)):
+            return False
+        self.former.truncate(saved["step"])
+        return bool(len(self.former) == saved["records"])  # else the disk lost lines that the checkpoint has seen
 
     def _begin_line(self) -> None:
         facts = environment(self.clock.device)
@@ -181,7 +221,14 @@ class _Attempt:
     def _advance(self, problem: Problem, stop: "_Stop") -> Outcome:
         values: dict[str, float] = {}
         while True:
-            outcome = problem.outcome() or self._out_of_time()
+            own = problem.outcome()
+            late = self.job.timeout is not None and self.clock.elapsed >= self.job.timeout
+            due = time.monotonic() - self.saved >= self.job.checkpoint_every
+            # clocks and signals differ between ranks, and what one does all must do
+            over, late_somewhere, signum, save = ranks.largest(own is not None, late, stop.signum, due)
+            if over and own is None:
+                raise replicas.ReplicasError("the processes disagree on the end of the trial")
+            outcome = own or (self._timeout() if late_somewhere else None)
             if (outcome is not None or problem.due()) and self.recorded < self.step:
                 values = problem.evaluate()
                 times = {"time": self.clock.elapsed, "processor_time": self.clock.processor}
@@ -190,25 +237,24 @@ class _Attempt:
             self.watcher.progress(self.step, values)
             if outcome is not None:
                 return outcome
-            if stop.signum or time.monotonic() - self.saved >= self.job.checkpoint_every:
+            if signum or save:
                 self._save(problem)
-            if stop.signum:
-                raise Interrupted(stop.signum)
+            if signum:
+                raise Interrupted(signum)
             with self.job.experiment.arithmetic(self.job.config, self.method), self.clock:
                 problem.advance()
             self.step = problem.step
 
-    def _out_of_time(self) -> Outcome | None:
-        limit = self.job.timeout
-        if limit is None or self.clock.elapsed < limit:
-            return None
+    def _timeout(self) -> Outcome:
         return Outcome("timeout", f"stopped after {self.clock.elapsed:.1f} s of training")
 
     def _save(self, problem: Problem) -> None:
         self.file.sync()  # a checkpoint must not outlive the records before it
         state = {"step": self.step, "records": self.records, "recorded": self.recorded}
         times = {"time": self.clock.elapsed, "processor_time": self.clock.processor}
-        self.checkpoint.save({**state, **times, "problem": problem.state_dict()})
+        saved = {**state, **times, "problem": problem.state_dict()}
+        if ranks.is_first():  # the others have the same
+            self.checkpoint.save(saved)
         self.saved = time.monotonic()
 
     def _line(self, kind: str, **fields: Any) -> None:

@@ -15,6 +15,7 @@ from orthoptim.experiments.circuits.pictures import draw_inpaintings, draw_sampl
 from orthoptim.experiments.circuits.schedule import Schedule
 from orthoptim.experiments.datasets import BatchLoader, Images, generator, load
 from orthoptim.experiments.experiment import Config, Outcome, Problem, load_optimizer_state, optimizer_state
+from orthoptim.experiments.parallel import ranks
 
 VALIDATION = 0.05
 """Of the training images."""
@@ -32,7 +33,8 @@ class CircuitTraining(Problem):
     """A circuit that is to fit the distribution of images: the mean of −log |c(x)|² is minimised.
 
     Validation follows each epoch, untimed: the learning rate and the end of the training depend on it. All draws are
-    functions of the seed, see :mod:`orthoptim.experiments.datasets.draws`.
+    functions of the seed, see :mod:`orthoptim.experiments.datasets.draws`. Where several ranks train together, each
+    takes its part of every batch and of the images to evaluate on.
 
     Args:
         config: with ``dataset``, ``train_images`` and ``test_images``, ``states`` (values of a pixel), ``units``,
@@ -46,7 +48,9 @@ class CircuitTraining(Problem):
         self.seed, self.device, self.draw = seed, torch.device(config["device"]), draw
         data = load(config["dataset"])
         train, validation = split(data.train.first(config["train_images"]), seed)
-        self.loader = BatchLoader(train.to(self.device), config["batch_size"], data.mean, data.std, seed=seed)
+        size = config["batch_size"]
+        part = ranks.part(size)
+        self.loader = BatchLoader(train.to(self.device), size, data.mean, data.std, seed=seed, part=part)
         self.validation = validation.to(self.device).pixels
         self.test = data.test.first(config["test_images"]).to(self.device).pixels
         height, width = self.test.shape[-2:]
@@ -55,6 +59,7 @@ class CircuitTraining(Problem):
         self.model = SquaredUnitaryCircuit(
             height, width, config["units"], config["states"], dtype=dtype, generator=draws
         ).to(self.device)
+        ranks.start_alike(self.model)
         # bits per dimension are nats per image over this
         self.nats = height * width * math.log(2)
         # Z ≥ |c(x)|² makes the loss positive on the manifold; twice as bad as knowing nothing is no model any more
@@ -78,8 +83,11 @@ class CircuitTraining(Problem):
 
     def advance(self) -> None:
         """Train on one batch."""
-        loss = -self.model(self.loader.next_bytes()).mean()
+        images = self.loader.next_bytes()
+        # the mean over the whole batch, of which this may be a part
+        loss = -self.model(images).mean() * (len(images) / self.loader.batch_size)
         torch.autograd.backward(loss)
+        loss = ranks.sum_gradients(self.model.parameters(), loss.detach())
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
@@ -136,10 +144,10 @@ class CircuitTraining(Problem):
     @torch.no_grad()
     def bpd(self, images: Tensor) -> float:
         """Bits per dimension of images."""
-        total = 0.0
-        for batch in torch.split(images, EVALUATION_BATCH):
-            total += self.model(batch).double().sum().item()
-        return (self.log_z() - total / len(images)) / self.nats
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for batch in torch.split(images[ranks.part(len(images))], EVALUATION_BATCH):
+            total += self.model(batch).double().sum()
+        return (self.log_z() - ranks.total(total).item() / len(images)) / self.nats
 
     def distances(self) -> Tensor:
         """‖XXᴴ − I‖_F of every matrix; computed once for a step."""
@@ -156,7 +164,7 @@ class CircuitTraining(Problem):
 
     def pictures(self) -> dict[str, bytes]:
         """See :meth:`Problem.pictures`: samples, and completions of test images."""
-        if not (self.draw and math.isfinite(self.log_z())):
+        if not (self.draw and ranks.is_first() and math.isfinite(self.log_z())):
             return {}
         model = copy.deepcopy(self.model).cpu()  # so that the draws are the same for every device
         return {

@@ -25,6 +25,7 @@ class BatchLoader:
             epochs an image is seen from both sides, which random flips only do half of the time.
         pad: pad by so many pixels, by reflection, and cut at random.
         seed: of all draws.
+        part: which images of each batch are returned, where others take the rest; by default all.
 
     Example:
         >>> from orthoptim.experiments.datasets import load
@@ -45,12 +46,13 @@ class BatchLoader:
         alternate_flips: bool = False,
         pad: int = 0,
         seed: int = 0,
+        part: slice = slice(None),
     ) -> None:
         count = len(images.labels)
         if not 0 < batch_size <= count:
             raise ValueError(f"a batch of {batch_size} cannot be taken from {count} images")
         self.images = images
-        self.batch_size = batch_size
+        self.batch_size, self.part = batch_size, part
         self.mean, self.std = mean, std
         self.alternate_flips, self.pad = alternate_flips, pad
         self.steps_per_epoch = count // batch_size
@@ -83,7 +85,7 @@ class BatchLoader:
             self._move_to(self.seed, self.epoch + 1, batch=0)
         chosen = self._order[self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
         self.batch += 1
-        return chosen
+        return chosen[self.part]
 
     def _move_to(self, seed: int, epoch: int, batch: int) -> None:
         self.seed, self.epoch, self.batch = seed, epoch, batch

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from orthoptim.experiments.networks.batch_norm import BatchNorm2d
+
 WHITENING_IMAGES = 5000
 CLASSES = 10
 
@@ -83,8 +85,8 @@ def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
     return conv
 
 
-def _normalisation(channels: int) -> nn.BatchNorm2d:
+def _normalisation(channels: int) -> BatchNorm2d:
     """Batch normalisation with a bias alone. The momentum is torch's: the weight of the new statistics."""
-    norm = nn.BatchNorm2d(channels, eps=1e-12, momentum=0.4)
+    norm = BatchNorm2d(channels, eps=1e-12, momentum=0.4)
     norm.weight.requires_grad_(False)
     return norm

@@ -13,6 +13,7 @@ import orthoptim as oo
 from orthoptim.experiments.clock import synchronize
 from orthoptim.experiments.datasets import BatchLoader, Images, derive_seed, load, normalize
 from orthoptim.experiments.experiment import Config, Outcome, Problem, load_optimizer_state, optimizer_state
+from orthoptim.experiments.parallel import ranks
 
 TEST_BATCH = 500
 
@@ -45,6 +46,8 @@ class Training(Problem):
         loader: batches to train on.
         test: images to evaluate on.
         seed: of dropout.
+
+    Where several ranks train together, the loader gives each its part of a batch; losses are those of whole batches.
     """
 
     def __init__(
@@ -116,7 +119,10 @@ class Training(Problem):
                 logits = self.model(images)
         smoothing, reduction = self.label_smoothing, self.reduction
         loss = functional.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction=reduction)
+        if reduction == "mean":
+            loss = loss * (len(labels) / self.loader.batch_size)  # of the whole batch, of which this may be a part
         torch.autograd.backward(loss)
+        loss = ranks.sum_gradients(self.model.parameters(), loss.detach())
         middle = self._now()
         for optimizer in self.optimizers:
             optimizer.step()
@@ -124,9 +130,10 @@ class Training(Problem):
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.step += 1
-        self._last_loss = loss.detach()
-        total = loss.detach() if reduction == "sum" else loss.detach() * len(labels)
-        self._since.add(total, len(labels), seconds=self._now() - begin, optimizer_seconds=end - middle)
+        self._last_loss = loss
+        images_seen = self.loader.batch_size
+        total = loss if reduction == "sum" else loss * images_seen
+        self._since.add(total, images_seen, seconds=self._now() - begin, optimizer_seconds=end - middle)
 
     def evaluate(self) -> dict[str, float]:
         """What a record holds; of the batches since the last evaluation where it speaks of training.
@@ -144,12 +151,14 @@ class Training(Problem):
         """Accuracy and cross-entropy, on the test images, of a function from normalised images to logits."""
         self.model.eval()
         correct, loss = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        for pixels, labels in zip(*(torch.split(column, TEST_BATCH) for column in self.test), strict=True):
+        own = ranks.part(len(self.test.labels))
+        for pixels, labels in zip(*(torch.split(column[own], TEST_BATCH) for column in self.test), strict=True):
             with self._autocast():
                 logits = predict(normalize(pixels, self.loader.mean, self.loader.std)).float()
             correct += (logits.argmax(1) == labels).sum()
             loss += functional.cross_entropy(logits, labels, reduction="sum")
-        return correct.item() / len(self.test.labels), loss.item() / len(self.test.labels)
+        accuracy, mean_loss = (ranks.total(torch.stack((correct, loss))).double() / len(self.test.labels)).tolist()
+        return accuracy, mean_loss
 
     def state_dict(self) -> dict[str, Any]:
         """See :meth:`Problem.state_dict`."""
