@@ -10,7 +10,7 @@ from torch.nn import functional
 import orthoptim as oo
 from orthoptim.experiments.claims import Claim
 from orthoptim.experiments.datasets import BatchLoader, generator, load, normalize
-from orthoptim.experiments.experiment import Config, Experiment, Scale, register
+from orthoptim.experiments.experiment import DTYPES, Config, Experiment, Scale, register
 from orthoptim.experiments.methods import PAPER, Options
 from orthoptim.experiments.networks import judgements, shown
 from orthoptim.experiments.networks.convnet import WHITENING_IMAGES, ConvNet
@@ -64,7 +64,7 @@ class CnnTraining(Training):
     Args:
         config: with ``dataset``, ``train_images`` and ``test_images``, ``widths``, ``batch_size``,
             ``variant`` (the constraint), ``init`` (``"project"``, ``"random"`` or ``"auto"``, see :data:`INITS`),
-            ``device`` and what :class:`Training` needs.
+            ``dtype``, ``device`` and what :class:`Training` needs.
         constrained: whether the convolutions start orthogonal; otherwise they start as airbench's do.
         seed: of all draws.
     """
@@ -78,7 +78,7 @@ class CnnTraining(Training):
         augmented: dict[str, Any] = {"alternate_flips": True, "pad": 2, "seed": seed}
         part = ranks.part(batch_size)
         loader = BatchLoader(train.to(device), batch_size, data.mean, data.std, **augmented, part=part)
-        model = make_model(tuple(config["widths"]), seed)
+        model = make_model(tuple(config["widths"]), seed).to(DTYPES[config["dtype"]])
         model.whiten_by_(normalize(train.pixels[:WHITENING_IMAGES], data.mean, data.std))
         view = config["variant"] if constrained else "filters"
         if constrained:
@@ -195,7 +195,6 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
     }
     needs_data = True
     parallel = True
-    dtypes = ("float32",)
     default_methods = (*PAPER, "Adam")
     panels = shown.PANELS
     columns = shown.COLUMNS

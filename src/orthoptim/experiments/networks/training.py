@@ -64,7 +64,7 @@ class Training(Problem):
         self.model, self.weights, self.constrained = model, weights, constrained
         self.others, self.loader, self.test = others, loader, test
         self.seed, self.amp = seed, bool(config["amp"])
-        self.device = test.labels.device
+        self.device, self.dtype = test.labels.device, next(model.parameters()).dtype
         self.budget = math.ceil(config["epochs"] * loader.steps_per_epoch)
         self.stride: int = max(1, loader.steps_per_epoch // config["evaluations"])
         self._last_loss: Tensor | float = 0.0
@@ -116,9 +116,9 @@ class Training(Problem):
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(derive_seed(self.seed, "dropout", self.step))
             with self._autocast():
-                logits = self.model(images)
+                logits = self.model(images.to(self.dtype))
         smoothing, reduction = self.label_smoothing, self.reduction
-        loss = functional.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction=reduction)
+        loss = functional.cross_entropy(logits.to(self.dtype), labels, label_smoothing=smoothing, reduction=reduction)
         if reduction == "mean":
             loss = loss * (len(labels) / self.loader.batch_size)  # of the whole batch, of which this may be a part
         torch.autograd.backward(loss)
@@ -150,11 +150,12 @@ class Training(Problem):
     def test_with(self, predict: Callable[[Tensor], Tensor]) -> tuple[float, float]:
         """Accuracy and cross-entropy, on the test images, of a function from normalised images to logits."""
         self.model.eval()
-        correct, loss = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        correct, loss = torch.zeros(2, dtype=self.dtype, device=self.device)
         own = ranks.part(len(self.test.labels))
         for pixels, labels in zip(*(torch.split(column[own], TEST_BATCH) for column in self.test), strict=True):
             with self._autocast():
-                logits = predict(normalize(pixels, self.loader.mean, self.loader.std)).float()
+                images = normalize(pixels, self.loader.mean, self.loader.std).to(self.dtype)
+                logits = predict(images).to(self.dtype)  # 16 bits, if mixed
             correct += (logits.argmax(1) == labels).sum()
             loss += functional.cross_entropy(logits, labels, reduction="sum")
         accuracy, mean_loss = (ranks.total(torch.stack((correct, loss))).double() / len(self.test.labels)).tolist()
