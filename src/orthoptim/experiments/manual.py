@@ -10,6 +10,7 @@ import orthoptim as oo
 from orthoptim.experiments import methods
 from orthoptim.experiments.experiment import Experiment, configuration
 from orthoptim.experiments.methods import BASES, METHODS, Method
+from orthoptim.experiments.parallel import RESTARTS
 
 SHARED = ("view", "side", "maximize", "compile")
 """Options that every orthoptimizer has."""
@@ -20,13 +21,20 @@ RUN = f"""
 Run an experiment of the paper: every method on every seed, with the paper's hyperparameters.
 
 Results go to OUT/EXPERIMENT-ID.jsonl, one line per record, as they come. ID stands for the configuration (scale,
-variant, dtype, device, threads, hyperparameters), not for methods and seeds: ask for more of them, and only what is
-missing is run.
+variant, dtype, device, threads, processes, hyperparameters), not for methods and seeds: ask for more of them, and only
+what is missing is run.
 
 A run that was stopped, by Ctrl-C or by a power cut, goes on where it was when the same command is given again. Nothing
 that is complete is computed twice.
 
 Times are seconds of training alone: the clock stops for evaluation and waits for the device.
+
+With --nproc N, where there is such an option, N processes train together: each takes its part of every batch, gradients
+are summed, and records are those of whole batches. Batches are normalised as a whole, too. So N processes train the
+model that one trains, up to rounding; training amplifies that, as it does with another number of threads (by
+--dtype float64 the two are seen to agree). All have the same number of threads, the cores shared among them unless
+--threads says otherwise; times and memory are those of the first. If one is killed all are started again and go on from
+the last checkpoint, to the same results, bit by bit; after {RESTARTS} such losses the run is given up.
 
 {_AS_IS}Examples:
   orthoptim run pca                                        all methods, minutes
@@ -35,11 +43,12 @@ Times are seconds of training alone: the clock stops for evaluation and waits fo
   orthoptim run procrustes --set POGO.lr=0.3               another learning rate
   orthoptim run precision --scale paper --device cuda      the paper's sizes, on a GPU
   orthoptim run circuits --units 6 --methods POGO          a larger circuit
+  orthoptim run cnn --nproc 4                              four processes, each on a quarter of every batch
 
 {_AS_IS}Exit codes:
   0    all trials have ended (converged, out of budget, diverged or timed out)
   1    a method failed; the others went on
-  2    the command, the results or the disk are not in order; one line says what to do
+  2    the command, the results, the disk or the processes are not in order; one line says what to do
   130  interrupted
 """
 

@@ -49,7 +49,7 @@ class Exchange:
         """Leave word that a rank could not go on; the first of them knows best why."""
         if not self._lost.exists():
             text = " ".join(str(error).split()) or "no message"
-            atomic.write(self._lost, f"rank {rank}: {type(error).__name__}: {text}".encode())
+            atomic.write(self._lost, f"{text} (rank {rank})".encode())
 
     def lost(self) -> str:
         """Why ranks were lost, as far as they could say."""

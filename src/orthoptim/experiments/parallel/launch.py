@@ -14,13 +14,10 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from orthoptim.experiments.parallel import worker
+from orthoptim.experiments.parallel import RESTARTS, worker
 from orthoptim.experiments.parallel.ending import Ending, Exchange, signal_name
 from orthoptim.experiments.results import ResultsError, Run, load
 from orthoptim.experiments.runner import Interrupted, Job
-
-RESTARTS = 10
-"""How often lost processes are replaced before the run is given up."""
 
 
 class WorkersLostError(ResultsError):
@@ -67,7 +64,7 @@ def _launch(job: Job, folder: Path) -> Ending:
     )
     signum = 0
     try:
-        with _threads(job.config["threads"]), _handlers_kept(), _silence():
+        with _environment(**_variables(job)), _kept_handlers(), _silence():
             agent(*worker.COMMAND, worker.pack(job), str(folder))
     except ChildFailedError as error:
         if exchange.ending() is None:
@@ -80,26 +77,32 @@ def _launch(job: Job, folder: Path) -> Ending:
 def _reason(error: ChildFailedError, exchange: Exchange) -> str:
     rank, failure = error.get_first_failure()
     code = failure.exitcode
-    last = exchange.lost() or f"rank {rank} ended by {signal_name(-code) if code < 0 else f'exit code {code}'}"
-    return f"processes were lost {RESTARTS + 1} times, last by {last}; results up to the last checkpoint are kept"
+    how = f"rank {rank} ended by {signal_name(-code)}" if code < 0 else exchange.lost()
+    return f"processes were lost {RESTARTS + 1} times, the last time as {how}; give the same command again to go on"
+
+
+def _variables(job: Job) -> dict[str, str]:
+    """Threads from the beginning of each process; and no traces from C++, when connections to a killed one break."""
+    return {"OMP_NUM_THREADS": str(job.config["threads"]), "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Within it, processes that are started have so many threads from their beginning."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = str(count)
+def _environment(**variables: str) -> Iterator[None]:
+    """Within it, processes that are started see these variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
-def _handlers_kept() -> Iterator[None]:
+def _kept_handlers() -> Iterator[None]:
     """The agent takes signals over, and does not give them back."""
     caught = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = [signal.getsignal(each) for each in caught]

@@ -149,13 +149,14 @@ def end_all() -> None:
         _board.set("ended", "")
 
 
-def confirm_failure(trial: str, hurry: Callable[[], bool]) -> None:
+def confirm_failure(trial: str, error: Exception, hurry: Callable[[], bool]) -> None:
     """Return if all ranks have failed in the same trial: then it is the trial that fails.
 
     A rank that fails alone has lost the others, or they will lose it: the group goes no further.
 
     Args:
         trial: which one, in words that no other has.
+        error: how this rank failed.
         hurry: whether to give the others up at once, as somebody wants this process to end.
 
     Raises:
@@ -168,10 +169,10 @@ def confirm_failure(trial: str, hurry: Callable[[], bool]) -> None:
         board.set(f"{trial}: {rank()}", "failed")
         notes = [f"{trial}: {each}" for each in range(world_size())]
         everybody = wait_until(lambda: board.check(notes), PATIENCE, lambda: hurry() or board.check(["ended"]))
-    except RuntimeError as error:  # nobody to keep the board any more
-        raise LostError(str(error)) from None
+    except RuntimeError:  # nobody to keep the board any more
+        everybody = False
     if not everybody:
-        raise LostError("a rank failed, and others did not")
+        raise LostError(f"{type(error).__name__}: {error}") from error
 
 
 def _joined() -> bool:

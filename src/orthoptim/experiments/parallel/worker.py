@@ -72,8 +72,7 @@ def _join(job: runner.Job, attempt: int) -> None:
 
 def _run(job: runner.Job, exchange: Exchange, attempt: int) -> None:
     if attempt and ranks.is_first():
-        lost = exchange.lost()
-        print(f"orthoptim: a process was lost{f' ({lost})' if lost else ''}; all go on", file=sys.stderr, flush=True)
+        print("orthoptim: a process was lost; all begin again from the last checkpoint", file=sys.stderr, flush=True)
         exchange.forget()
     try:
         with _watcher(job) as watcher:
