@@ -46,6 +46,8 @@ def processes(experiment: Experiment, config: Config) -> None:
     """
     nproc, place = config.get("nproc", 1), torch.device(config["device"])
     if nproc == 1:
+        if config.get("sharded"):
+            raise AskedError("--sharded splits a model among processes: say how many, with --nproc")
         return
     if not experiment.parallel:
         able = ", ".join(name for name, each in EXPERIMENTS.items() if each.parallel)

@@ -104,6 +104,14 @@ def _add(experiment: Experiment) -> None:
                 hidden=not experiment.parallel,
             ),
         ] = "1",
+        sharded: Annotated[
+            bool,
+            typer.Option(
+                "--sharded",
+                help="With --nproc: each process keeps its part of every parameter (FSDP2), not all of them.",
+                hidden=not experiment.parallel,
+            ),
+        ] = False,
         out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path("results"),
         set_: Annotated[
             list[str] | None,
@@ -149,6 +157,7 @@ def _add(experiment: Experiment) -> None:
                 device=asked.device(device),
                 threads=threads or max(1, torch.get_num_threads() // count),
                 nproc=count,
+                sharded=sharded,
                 sizes=sizes,
                 overrides=asked.overrides(set_ or [], names),
             )

@@ -15,7 +15,7 @@ from orthoptim.experiments.methods import PAPER, Options
 from orthoptim.experiments.networks import judgements, shown
 from orthoptim.experiments.networks.convnet import WHITENING_IMAGES, ConvNet
 from orthoptim.experiments.networks.training import Training, check_batch
-from orthoptim.experiments.parallel import ranks
+from orthoptim.experiments.parallel import ranks, sharding
 
 CONVOLUTIONS = "groups.*.conv?.weight"
 
@@ -64,7 +64,7 @@ class CnnTraining(Training):
     Args:
         config: with ``dataset``, ``train_images`` and ``test_images``, ``widths``, ``batch_size``,
             ``variant`` (the constraint), ``init`` (``"project"``, ``"random"`` or ``"auto"``, see :data:`INITS`),
-            ``dtype``, ``device`` and what :class:`Training` needs.
+            ``dtype``, ``device``, ``sharded`` (if not, it may be left out) and what :class:`Training` needs.
         constrained: whether the convolutions start orthogonal; otherwise they start as airbench's do.
         seed: of all draws.
     """
@@ -86,6 +86,8 @@ class CnnTraining(Training):
             oo.orthogonalize_(model, {CONVOLUTIONS: view}, init=start, generator=generator(seed, "orthogonal"))
         model.to(device)
         ranks.start_alike(model)
+        if config.get("sharded"):
+            sharding.shard(model, blocks=[*model.groups.children()][:-1])  # the last, a pooling, has no parameters
         others = _others(model, batch_size)
         super().__init__(config, model, {CONVOLUTIONS: view}, constrained, others, loader, test.to(device), seed)
         self.whitening_bias = model.whiten.get_parameter("bias")

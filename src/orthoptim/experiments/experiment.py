@@ -178,6 +178,7 @@ def configuration(
     device: str = "cpu",
     threads: int = 1,
     nproc: int = 1,
+    sharded: bool = False,
     sizes: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Options] | None = None,
 ) -> Config:
@@ -191,6 +192,8 @@ def configuration(
     config |= {"dtype": dtype or experiment.dtypes[0], "device": device, "threads": threads}
     if nproc > 1:
         config["nproc"] = nproc
+    if sharded:
+        config["sharded"] = True
     if overrides:
         config["overrides"] = {method: dict(options) for method, options in sorted(overrides.items())}
     return config

@@ -1,6 +1,5 @@
 """The training of a squared unitary circuit, as a problem of the harness: batch by batch, resumed exactly."""
 
-import copy
 import math
 import resource
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from orthoptim.experiments.circuits.pictures import draw_inpaintings, draw_sampl
 from orthoptim.experiments.circuits.schedule import Schedule
 from orthoptim.experiments.datasets import BatchLoader, Images, generator, load
 from orthoptim.experiments.experiment import Config, Outcome, Problem, load_optimizer_state, optimizer_state
-from orthoptim.experiments.parallel import ranks
+from orthoptim.experiments.parallel import ranks, sharding
 
 VALIDATION = 0.05
 """Of the training images."""
@@ -39,7 +38,7 @@ class CircuitTraining(Problem):
     Args:
         config: with ``dataset``, ``train_images`` and ``test_images``, ``states`` (values of a pixel), ``units``,
             ``batch_size``, ``epochs``, ``evaluations`` (per epoch), ``plateau`` and ``patience`` (see
-            :class:`Schedule`), ``dtype`` and ``device``.
+            :class:`Schedule`), ``dtype``, ``device`` and ``sharded`` (if not, it may be left out).
         seed: of all draws.
         draw: whether the trained circuit draws pictures.
     """
@@ -56,10 +55,11 @@ class CircuitTraining(Problem):
         height, width = self.test.shape[-2:]
         draws = generator(seed, "circuit")
         dtype = COMPLEX[config["dtype"]]
-        self.model = SquaredUnitaryCircuit(
-            height, width, config["units"], config["states"], dtype=dtype, generator=draws
-        ).to(self.device)
+        self._sizes = (height, width, config["units"], config["states"])
+        self.model = SquaredUnitaryCircuit(*self._sizes, dtype=dtype, generator=draws).to(self.device)
         ranks.start_alike(self.model)
+        if config.get("sharded"):
+            sharding.shard(self.model, methods=["log_partition"])  # all complex: one group
         # bits per dimension are nats per image over this
         self.nats = height * width * math.log(2)
         # Z ≥ |c(x)|² makes the loss positive on the manifold; twice as bad as knowing nothing is no model any more
@@ -145,14 +145,14 @@ class CircuitTraining(Problem):
     def bpd(self, images: Tensor) -> float:
         """Bits per dimension of images."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for batch in torch.split(images[ranks.part(len(images))], EVALUATION_BATCH):
-            total += self.model(batch).double().sum()
+        for own in ranks.batches(len(images), EVALUATION_BATCH):
+            total += self.model(images[own]).double().sum()
         return (self.log_z() - ranks.total(total).item() / len(images)) / self.nats
 
     def distances(self) -> Tensor:
         """‖XXᴴ − I‖_F of every matrix; computed once for a step."""
         if self._measured[0] != self.step:
-            found = torch.cat([oo.distance(param, side="rows").flatten() for param in self.parameters()])
+            found = torch.cat([sharding.whole(oo.distance(each, side="rows")).flatten() for each in self.parameters()])
             self._measured = (self.step, found)
         return self._measured[1]
 
@@ -164,9 +164,15 @@ class CircuitTraining(Problem):
 
     def pictures(self) -> dict[str, bytes]:
         """See :meth:`Problem.pictures`: samples, and completions of test images."""
-        if not (self.draw and ranks.is_first() and math.isfinite(self.log_z())):
+        if not (self.draw and math.isfinite(self.log_z())):
             return {}
-        model = copy.deepcopy(self.model).cpu()  # so that the draws are the same for every device
+        state = sharding.whole(self.model.state_dict())
+        if not ranks.is_first():
+            return {}
+        with torch.device("meta"):
+            model = SquaredUnitaryCircuit(*self._sizes)
+        # on the CPU, so that the draws are the same for every device
+        model.load_state_dict({name: tensor.cpu() for name, tensor in state.items()}, assign=True)
         return {
             "samples": draw_samples(model, generator(self.seed, "samples")),
             "inpaintings": draw_inpaintings(model, self.test[:, 0].cpu(), generator(self.seed, "inpaintings")),
@@ -176,8 +182,8 @@ class CircuitTraining(Problem):
         """See :meth:`Problem.state_dict`."""
         return {
             "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizer": optimizer_state(self.optimizer),
+            "model": sharding.whole(self.model.state_dict()),
+            "optimizer": sharding.whole(optimizer_state(self.optimizer)),
             "loader": self.loader.state_dict(),
             "schedule": self.schedule.state_dict(),
             "measured": (self._last_loss, self._sum, self._batches),
@@ -186,8 +192,8 @@ class CircuitTraining(Problem):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :meth:`Problem.load_state_dict`."""
         self.step = state["step"]
-        self.model.load_state_dict(state["model"])
-        load_optimizer_state(self.optimizer, state["optimizer"])
+        sharding.load_model_state(self.model, state["model"])
+        load_optimizer_state(self.optimizer, sharding.split_optimizer_state(self.optimizer, state["optimizer"]))
         self.loader.load_state_dict(state["loader"])
         self.schedule.load_state_dict(state["schedule"])
         self._last_loss, self._sum, self._batches = state["measured"]

@@ -13,7 +13,7 @@ import orthoptim as oo
 from orthoptim.experiments.clock import synchronize
 from orthoptim.experiments.datasets import BatchLoader, Images, derive_seed, load, normalize
 from orthoptim.experiments.experiment import Config, Outcome, Problem, load_optimizer_state, optimizer_state
-from orthoptim.experiments.parallel import ranks
+from orthoptim.experiments.parallel import ranks, sharding
 
 TEST_BATCH = 500
 
@@ -151,8 +151,8 @@ class Training(Problem):
         """Accuracy and cross-entropy, on the test images, of a function from normalised images to logits."""
         self.model.eval()
         correct, loss = torch.zeros(2, dtype=self.dtype, device=self.device)
-        own = ranks.part(len(self.test.labels))
-        for pixels, labels in zip(*(torch.split(column[own], TEST_BATCH) for column in self.test), strict=True):
+        for own in ranks.batches(len(self.test.labels), TEST_BATCH):
+            pixels, labels = self.test.pixels[own], self.test.labels[own]
             with self._autocast():
                 images = normalize(pixels, self.loader.mean, self.loader.std).to(self.dtype)
                 logits = predict(images).to(self.dtype)  # 16 bits, if mixed
@@ -165,8 +165,8 @@ class Training(Problem):
         """See :meth:`Problem.state_dict`."""
         return {
             "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer_state(optimizer) for optimizer in self.optimizers],
+            "model": sharding.whole(self.model.state_dict()),
+            "optimizers": [sharding.whole(optimizer_state(optimizer)) for optimizer in self.optimizers],
             "loader": self.loader.state_dict(),
             "measured": self._since.state_dict(),
         }
@@ -174,9 +174,9 @@ class Training(Problem):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :meth:`Problem.load_state_dict`."""
         self.step = state["step"]
-        self.model.load_state_dict(state["model"])
+        sharding.load_model_state(self.model, state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            load_optimizer_state(optimizer, saved)
+            load_optimizer_state(optimizer, sharding.split_optimizer_state(optimizer, saved))
         self.loader.load_state_dict(state["loader"])
         self._since = _Measured(**state["measured"])
 
@@ -184,7 +184,7 @@ class Training(Problem):
         if not self.constrained:
             return {}
         normed = [
-            oo.distance(param, view=group["view"]).flatten() / _rows(param, group["view"]) ** 0.5
+            sharding.whole(oo.distance(param, view=group["view"])).flatten() / _rows(param, group["view"]) ** 0.5
             for group in self.parameters()
             for _, param in group["params"]
         ]
@@ -201,7 +201,7 @@ class Training(Problem):
 
 def _rows(param: Tensor, view: str) -> int:
     """The shorter side p of the matrices of a parameter."""
-    shape = (param.shape[0], param[0].numel()) if view == "filters" else param.shape[-2:]
+    shape = (param.shape[0], param.shape[1:].numel()) if view == "filters" else param.shape[-2:]
     return min(shape)
 
 

@@ -5,13 +5,14 @@ what all compute from them is the same, too: parameters, learning rates, when to
 the results on the disk or the time of the day, is decided by the first rank or by the largest value.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.tensor import DTensor
 
 from orthoptim.experiments.parallel.waiting import wait_until
 
@@ -75,6 +76,18 @@ def part(count: int) -> slice:
     return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
 
 
+def batches(count: int, size: int) -> Iterator[slice]:
+    """This rank's part of so many items in batches of at most ``size``; as many on all ranks, the last perhaps empty.
+
+    Example:
+        >>> list(batches(5, 2))
+        [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    own = part(count)
+    for begin in range(own.start, own.start + -(-count // world_size()), size):
+        yield slice(min(begin, own.stop), min(begin + size, own.stop))
+
+
 def of_first(value: T) -> T:
     """The first rank's value, a plain one, on all ranks."""
     if world_size() == 1:
@@ -104,7 +117,7 @@ def sum_gradients(params: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
     """Make gradients and loss, each of this rank's part of a batch, those of the whole batch.
 
     One flat buffer goes over the wire, whatever the number of parameters. A parameter without a gradient must have
-    none on any rank.
+    none on any rank. Those of which ranks hold parts have summed their gradients already.
 
     Args:
         params: with their gradients, which are replaced.
@@ -115,7 +128,7 @@ def sum_gradients(params: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return loss
-    own = [_real(param.grad) for param in params if param.grad is not None]
+    own = [_real(param.grad) for param in params if param.grad is not None and not isinstance(param.grad, DTensor)]
     flat = torch.cat([loss.detach().reshape(1), *(grad.reshape(-1) for grad in own)])
     whole, *summed = torch.split(total(flat), [1, *(grad.numel() for grad in own)])
     for grad, values in zip(own, summed, strict=True):
