@@ -50,7 +50,7 @@ def processes(experiment: Experiment, config: Config) -> None:
             raise AskedError("--sharded splits a model among processes: say how many, with --nproc")
         return
     if not experiment.parallel:
-        able = ", ".join(name for name, each in EXPERIMENTS.items() if each.parallel)
+        able = ", ".join(sorted(name for name, each in EXPERIMENTS.items() if each.parallel))
         raise AskedError(f"{experiment.name} runs in one process; --nproc is for {able}")
     if nproc > config["batch_size"]:
         raise AskedError(f"{nproc} processes are more than the {config['batch_size']} examples of a batch")

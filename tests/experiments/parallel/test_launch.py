@@ -15,11 +15,13 @@ from typer.testing import CliRunner
 from orthoptim.experiments import cli
 from orthoptim.experiments.parallel import launch
 from orthoptim.experiments.results import load
+from tests.experiments.parallel.test_training import run as run_job
 from tests.experiments.parallel.test_training import unlike
+from tests.experiments.parallel.together import together
 
 COMMAND = [sys.executable, "-m", "orthoptim.experiments.cli"]
 TIMEOUT = 300.0  # processes may be paused for a while
-CNN = ["cnn", "--methods", "POGO", "--epochs", "6"]
+CNN = ["cnn", "--methods", "POGO", "--train-images", "200", "--batch-size", "40", "--epochs", "6"]
 CIRCUITS = ["circuits", "--methods", "POGO"]
 
 
@@ -149,8 +151,11 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path, whole):
     assert line.startswith("interrupted; 0 trials are done. To go on: orthoptim run cnn")
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
     assert only(tmp_path).status is None
-    again = undisturbed(CNN, 2, tmp_path)
-    assert_same(again, whole)
+    sizes = {"train_images": 200, "batch_size": 40, "epochs": 6.0}
+    (path, ended), (_, others) = together(2, run_job, tmp_path, "cnn", ("POGO",), 2, "float32", **sizes)
+    assert ended == others == [("POGO", 0, "budget", False)]
+    assert [path] == list(tmp_path.glob("*.jsonl"))  # the same run, not another beside it
+    assert_same(only(tmp_path), whole)
 
 
 @pytest.mark.soak
@@ -234,4 +239,4 @@ def test_cores_are_shared_by_processes(tmp_path, monkeypatch):
 def test_the_manual_speaks_of_processes():
     assert "--nproc" in run("cnn", "--help").stdout
     assert "--nproc" not in run("pca", "--help").stdout
-    assert "If one is killed" in run("--help").stdout
+    assert "after 10 such losses the run is given up" in " ".join(run("--help").stdout.split())

@@ -16,8 +16,9 @@ from orthoptim.experiments.results import ResultsError, load
 from tests.experiments.parallel.together import together
 from tests.experiments.test_runner import Quiet
 
-# Training amplifies rounding; in 64 bits little enough for whole trainings of the network, and two epochs of circuits.
-CASES = {"cnn": (("POGO", "RSDM", "Adam"), {}), "circuits": (("POGO", "LandingPC"), {"epochs": 2.0})}
+# Training amplifies rounding; in 64 bits little enough.
+SMALL = {"train_images": 200, "test_images": 101, "batch_size": 50, "epochs": 2.0}
+CASES = {"cnn": (("POGO", "RSDM", "Adam"), SMALL), "circuits": (("POGO", "LandingPC"), {"epochs": 1.0})}
 COMPARED = ("loss", "train_loss", "accuracy", "bpd", "train_bpd", "test_bpd", "log_z", "lr", "epoch", "distance")
 
 
@@ -114,12 +115,12 @@ class Stopping(Quiet):
 
 
 def cut_and_go_on(out):
-    job = make_job(out / "cut", "cnn", ("POGO",), 2, epochs=1.0)
+    job = make_job(out / "cut", "cnn", ("POGO",), 2, **SMALL)
     with pytest.raises(runner.Interrupted):
         runner.run(job, Stopping())
     watcher = Quiet()
     runner.run(job, watcher)
-    whole = make_job(out / "whole", "cnn", ("POGO",), 2, epochs=1.0)
+    whole = make_job(out / "whole", "cnn", ("POGO",), 2, **SMALL)
     runner.run(whole, Quiet())
     return watcher.begun, job.path, whole.path
 

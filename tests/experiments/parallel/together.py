@@ -20,12 +20,12 @@ _context = multiprocessing.get_context("forkserver")  # what is imported once ne
 _context.set_forkserver_preload(["orthoptim.experiments.parallel.worker", "pytest"])
 
 
-def together(world_size, function, *arguments):
+def together(world_size, function, *arguments, **options):
     """What the function, known by its name in a module, returns on each rank; the traceback of the first that fails."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         processes = [
-            _context.Process(target=_rank, args=(folder, rank, world_size, function, arguments), daemon=True)
+            _context.Process(target=_rank, args=(folder, rank, world_size, function, arguments, options))
             for rank in range(world_size)
         ]
         for process in processes:
@@ -45,11 +45,11 @@ def _read(path):
     return pickle.loads(path.read_bytes()) if path.exists() else (f"{path.name}: died, or hung", None)
 
 
-def _rank(folder, rank, world_size, function, arguments):
+def _rank(folder, rank, world_size, function, arguments, options):
     torch.set_num_threads(1)
     try:
         ranks.join(FileStore(str(folder / "store"), world_size), rank, world_size, torch.device("cpu"))
-        outcome = ("", function(*arguments))
+        outcome = ("", function(*arguments, **options))
     except BaseException:
         outcome = (f"rank {rank}: {traceback.format_exc()}", None)
     partial = folder / f"{rank}.partial"
