@@ -191,8 +191,8 @@ def _run(job: runner.Job) -> None:
     try:
         run = _run_together(job) if "nproc" in job.config else _run_alone(job, console)
     except (runner.Interrupted, KeyboardInterrupt) as stopped:
-        run = load(job.path)
-        done = sum(1 for trial in run.trials if trial.status)
+        begun = load(job.path).trials if job.path.exists() else []  # processes take seconds to start
+        done = sum(1 for trial in begun if trial.status)
         again = shlex.join(["orthoptim", *sys.argv[1:]])
         print(f"interrupted; {done} trials are done. To go on: {again}", file=sys.stderr)
         raise typer.Exit(128 + getattr(stopped, "signum", 2)) from None

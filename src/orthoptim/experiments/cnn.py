@@ -164,6 +164,8 @@ orthogonal: as filters (6 matrices of 64×216 to 256×2304), or kernel by kernel
 reference without a constraint.
 
 Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I‖_F/√p, mean and maximum over all matrices.
+
+With --nproc, batch normalisation is over the whole batch, whichever processes its images are on.
 """
     scales: ClassVar = {
         "tiny": Scale(

@@ -34,7 +34,8 @@ are summed, and records are those of whole batches. Batches are normalised as a 
 model that one trains, up to rounding; training amplifies that, as it does with another number of threads (by
 --dtype float64 the two are seen to agree). All have the same number of threads, the cores shared among them unless
 --threads says otherwise; times and memory are those of the first. If one is killed all are started again and go on from
-the last checkpoint, to the same results, bit by bit; after {RESTARTS} such losses the run is given up.
+the last checkpoint, to the same results, bit by bit; after {RESTARTS} such losses the run is given up. With --sharded
+each process holds its part of every parameter and of the optimizer's state, gathered only where it is needed (FSDP2).
 
 {_AS_IS}Examples:
   orthoptim run pca                                        all methods, minutes

@@ -7,11 +7,11 @@ from torch.distributed.tensor import DTensor
 from orthoptim.experiments import runner
 from orthoptim.experiments.experiment import EXPERIMENTS, configuration
 from orthoptim.experiments.results import load
-from tests.experiments.parallel.test_training import COMPARED, Stopping, pairs, unlike
+from tests.experiments.parallel.test_training import COMPARED, SMALL, Stopping, pairs, unlike
 from tests.experiments.parallel.together import together
 from tests.experiments.test_runner import Quiet
 
-CNN = {"train_images": 200, "test_images": 101, "batch_size": 50, "epochs": 1.0}
+CNN = SMALL | {"epochs": 1.0}
 CIRCUITS = {"train_images": 300, "test_images": 101, "epochs": 1.0}
 CASES = [
     ("cnn", "none", "Adam", CNN),

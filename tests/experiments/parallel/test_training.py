@@ -17,8 +17,11 @@ from tests.experiments.parallel.together import together
 from tests.experiments.test_runner import Quiet
 
 # Training amplifies rounding; in 64 bits little enough.
-SMALL = {"train_images": 200, "test_images": 101, "batch_size": 50, "epochs": 2.0}
-CASES = {"cnn": (("POGO", "RSDM", "Adam"), SMALL), "circuits": (("POGO", "LandingPC"), {"epochs": 1.0})}
+SMALL = {"train_images": 120, "test_images": 41, "batch_size": 30, "epochs": 2.0, "widths": [4, 8, 8]}
+CASES = {
+    "cnn": (("POGO", "RSDM", "Adam"), SMALL),
+    "circuits": (("POGO", "LandingPC"), {"train_images": 600, "epochs": 2.0}),
+}
 COMPARED = ("loss", "train_loss", "accuracy", "bpd", "train_bpd", "test_bpd", "log_z", "lr", "epoch", "distance")
 
 
