@@ -30,13 +30,15 @@ def test_as_accurate(pogo, verdict):
 
 @pytest.mark.parametrize(("worst", "verdict"), [(1e-3, "confirmed"), (2e-3, "refuted")])
 def test_feasible_throughout(worst, verdict):
-    assert judgements.feasible("POGO", 1e-3)(made(POGO={"distance": [worst, 1e-7]})).verdict == verdict
+    run = made(POGO={"distance": [1e-7, 1e-7], "max_distance": [worst, 1e-7]})
+    assert judgements.feasible("POGO", 1e-3)(run).verdict == verdict
 
 
 @pytest.mark.parametrize(("pogo", "verdict"), [(1e-7, "confirmed"), (1e-5, "refuted")])
-def test_nearer(pogo, verdict):
+def test_as_near(pogo, verdict):
     run = made(POGO={"distance": [pogo, 1e-9]}, RGD={"distance": [1e-6, 1e-9]})
-    assert judgements.nearer("POGO", "RGD")(run).verdict == verdict
+    assert judgements.as_near("POGO", "RGD", 1)(run).verdict == verdict
+    assert judgements.as_near("POGO", "RGD", 10)(run).verdict == "confirmed"
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(1.0, "confirmed"), (3.0, "refuted")])
@@ -55,7 +57,7 @@ def test_cheap(share, verdict):
     [
         judgements.as_accurate("Adam", 0.02),
         judgements.feasible("POGO", 1),
-        judgements.nearer("POGO", "RGD"),
+        judgements.as_near("POGO", "RGD", 1),
         judgements.faster("POGO", "RGD"),
         judgements.cheap("POGO", 1),
     ],

@@ -25,24 +25,26 @@ def as_accurate(reference: str, margin: float) -> Judge:
 
 
 def feasible(method: str, limit: float) -> Judge:
-    """Whether the mean distance of all matrices is never above a limit."""
+    """Whether no matrix was ever farther than a limit, as far as was recorded."""
 
     def judge(run: Run) -> Verdict:
-        worst = max(_all(run, method, "distance"), default=0.0)
-        return missing(run, method) or verdict(worst <= limit, f"largest mean distance of {method}: {worst:.1e}")
+        if absent := missing(run, method):
+            return absent
+        worst, mean_worst = (max(_all(run, method, name)) for name in ("max_distance", "distance"))
+        return verdict(worst <= limit, f"largest distance of {method}: {worst:.1e}; largest mean {mean_worst:.1e}")
 
     return judge
 
 
-def nearer(method: str, other: str) -> Judge:
-    """Whether the largest mean distance of a method is at most that of another."""
+def as_near(method: str, other: str, factor: float) -> Judge:
+    """Whether the largest mean distance of a method is at most that of another, times a factor."""
 
     def judge(run: Run) -> Verdict:
         if absent := missing(run, method, other):
             return absent
         worst = {name: max(_all(run, name, "distance")) for name in (method, other)}
         shown = ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
-        return verdict(worst[method] <= worst[other], f"largest mean distance: {shown}")
+        return verdict(worst[method] <= factor * worst[other], f"largest mean distance: {shown}")
 
     return judge
 
