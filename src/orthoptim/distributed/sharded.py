@@ -169,8 +169,8 @@ class ShardedStep:
 
 def _count(steps: Tensor, grads: list[Tensor | None]) -> None:
     """Add one to the number of steps of those that have a gradient."""
-    absent = any(grad is None for grad in grads)
-    steps.add_(torch.tensor([grad is not None for grad in grads], device=steps.device) if absent else 1)
+    present = [grad is not None for grad in grads]
+    steps.add_(1 if all(present) else torch.tensor(present, device=steps.device))
 
 
 def _local_gradient(param: DTensor) -> Tensor | None:

@@ -5,6 +5,7 @@ answer. :func:`run` takes the coroutines of all buckets through their stages tog
 collective, however many parameters there are.
 """
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -145,17 +146,17 @@ def serve_swaps(
         for member in range(size):
             send[member].extend(wish.send[member])
             expect[member].extend(wish.expect[member])
-    going = [[_bytes(Like(tuple(t.shape), t.dtype)) for t in tensors] for tensors in send]
-    coming = [[_bytes(like) for like in likes] for likes in expect]
+    going = [[_bytes(tensor.shape, tensor.dtype) for tensor in tensors] for tensors in send]
+    coming = [[_bytes(like.shape, like.dtype) for like in likes] for likes in expect]
     outbox = torch.empty(sum(map(sum, going)), dtype=torch.uint8, device=device)
     inbox = torch.empty(sum(map(sum, coming)), dtype=torch.uint8, device=device)
     flat = [tensor for tensors in send for tensor in tensors]
-    slots = torch.split(outbox, [count for counts in going for count in counts])
+    slots = _views(outbox, [Like(tuple(tensor.shape), tensor.dtype) for tensor in flat])
     for slot, tensor in zip(slots, flat, strict=True):
-        _view(slot, Like(tuple(tensor.shape), tensor.dtype)).copy_(tensor)
+        slot.copy_(tensor)
     dist.all_to_all_single(inbox, outbox, [sum(c) for c in coming], [sum(c) for c in going], group=group)
-    arrived = iter(torch.split(inbox, [count for counts in coming for count in counts]))
-    received = [[_view(next(arrived), like) for like in likes] for likes in expect]
+    arrived = iter(_views(inbox, [like for likes in expect for like in likes]))
+    received = [[next(arrived) for _ in likes] for likes in expect]
     differs = None
     if digest is not None:
         words = torch.cat([tensors.pop(0) for tensors in received])
@@ -168,12 +169,18 @@ def serve_swaps(
     return answers, differs
 
 
-def _bytes(like: Like) -> int:
-    count = torch.Size(like.shape).numel() * like.dtype.itemsize
-    return -(-count // _ALIGNMENT) * _ALIGNMENT
+def _bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
+    return -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
 
 
-def _view(slot: Tensor, like: Like) -> Tensor:
-    """The bytes of a slot, seen as a tensor."""
-    count = torch.Size(like.shape).numel() * like.dtype.itemsize
-    return slot[:count].view(like.dtype).view(like.shape)
+def _views(buffer: Tensor, likes: Sequence[Like]) -> list[Tensor]:
+    """The bytes of a buffer, seen as one tensor after another."""
+    typed = {dtype: buffer.view(dtype) for dtype in {like.dtype for like in likes}}
+    views, start = [], 0
+    for shape, dtype in likes:
+        strides = [1] * len(shape)
+        for i in range(len(shape) - 1, 0, -1):
+            strides[i - 1] = strides[i] * shape[i]
+        views.append(typed[dtype].as_strided(shape, strides, start // dtype.itemsize))
+        start += _bytes(shape, dtype)
+    return views
