@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.tensor import DTensor
 
 from orthoptim.experiments.parallel.waiting import wait_until
 
@@ -128,12 +127,17 @@ def sum_gradients(params: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return loss
-    own = [_real(param.grad) for param in params if param.grad is not None and not isinstance(param.grad, DTensor)]
+    own = [_real(param.grad) for param in params if param.grad is not None and not is_split(param.grad)]
     flat = torch.cat([loss.detach().reshape(1), *(grad.reshape(-1) for grad in own)])
     whole, *summed = torch.split(total(flat), [1, *(grad.numel() for grad in own)])
     for grad, values in zip(own, summed, strict=True):
         grad.copy_(values.view(grad.shape))
     return whole[0]
+
+
+def is_split(value: object) -> bool:
+    """Whether ranks hold parts of it: a DTensor, told by its mesh, as its class takes long to import."""
+    return isinstance(value, Tensor) and hasattr(value, "device_mesh")
 
 
 def start_alike(module: nn.Module) -> None:

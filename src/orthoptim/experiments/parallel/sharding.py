@@ -10,9 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from orthoptim.experiments.parallel import ranks
 
@@ -25,6 +22,9 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module] = (), methods: Iterable[
         blocks: its parts that are gathered one at a time; each with parameters of one dtype.
         methods: names of methods of the model, beside ``forward``, that use its parameters.
     """
+    from torch.distributed.device_mesh import init_device_mesh  # half a second of imports
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
     device = next(model.parameters()).device
     mesh = init_device_mesh(device.type, (ranks.world_size(),))
     for module in (*blocks, model):
@@ -39,7 +39,7 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module] = (), methods: Iterable[
 
 def whole(value: Any) -> Any:
     """A state with every tensor of which ranks hold parts put together; all ranks have to ask for it."""
-    if isinstance(value, DTensor):
+    if ranks.is_split(value):
         return value.full_tensor()
     if isinstance(value, Mapping):
         return {key: whole(item) for key, item in value.items()}
@@ -75,7 +75,9 @@ def split_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, 
 
 
 def _split(saved: Any, like: Any) -> Any:
-    if not isinstance(like, DTensor) or isinstance(saved, DTensor):
+    if not ranks.is_split(like) or ranks.is_split(saved):
         return saved
+    from torch.distributed.tensor import distribute_tensor
+
     # every rank has read the whole: none needs to be told
     return distribute_tensor(saved.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
