@@ -124,6 +124,7 @@ class BlockStep:
         del direction
         total = total + update.x.sum((-2, -1))
         finite = total - total == 0  # isfinite takes four passes
+        del total, t
         new_x = _where(finite, update.x, x, out=update.x)
         new_state = {**new_state, **update.state}
         kept: State = {}
@@ -131,9 +132,9 @@ class BlockStep:
             # its own memory is written to, unless that is the new value of another buffer
             needed = any(other is state[name] for other in new_state.values())
             kept[name] = _where(finite, value, state[name], out=None if needed else state[name])
-        kept["taken"] = state["taken"] + finite
+        kept["taken"] = _plus(state["taken"], finite)
         if update.clipped is not None:
-            kept["clipped"] = state["clipped"] + (update.clipped & finite)
+            kept["clipped"] = _plus(state["clipped"], update.clipped & finite)
         return new_x, kept
 
 
@@ -160,6 +161,10 @@ def _where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -
         chosen = torch.where(condition, a.view(wide), b.view(wide), out=None if out is None else out.view(wide))
         return chosen.view(a.dtype) if out is None else out
     return torch.where(condition, a, b, out=out)
+
+
+def _plus(counter: Tensor, more: Tensor) -> Tensor:
+    return counter + more if torch.compiler.is_compiling() else counter.add_(more)
 
 
 def _widens(a: Tensor) -> bool:

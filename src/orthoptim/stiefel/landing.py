@@ -104,7 +104,7 @@ def clip_length(size: Tensor, eta: Tensor, policy: Policy, slope: Tensor | None 
     floor = info.tiny / info.eps
     size = size.clamp_min(floor)
     if slope is None:
-        return torch.minimum(eta, policy.clip * size.rsqrt())
+        return torch.minimum(eta, size.rsqrt().mul_(policy.clip))
     limit = policy.clip**2
     slope = slope.clamp_min(floor)
     root = 2 * limit / (slope + torch.sqrt(slope**2 + 4 * limit * size))
