@@ -85,7 +85,7 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def full_precision(tensor: Tensor) -> torch.autocast:
     """A context in which autocast, which would round the products, is off."""
-    return torch.autocast(tensor.device.type, enabled=False)
+    return torch.autocast("cpu" if tensor.is_meta else tensor.device.type, enabled=False)  # there is none of meta
 
 
 def placed() -> ModuleType:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.groups import process_group
-from orthoptim.distributed.layout import Index, Layout, length, make_layout
+from orthoptim.distributed.layout import Index, Layout, make_layout
 from orthoptim.distributed.strategy import assign
 from orthoptim.optim.buckets import copy_all_
 from orthoptim.views import compute_dtype
@@ -111,7 +111,7 @@ def assemble(
     """Matrices (B, *shape) from their pieces."""
     whole = parts[0].new_empty(parts[0].shape[0], *shape)
     for part, of_rows, of_columns in zip(parts, rows, columns, strict=True):
-        if length(of_rows, shape[0]) and length(of_columns, shape[1]):
+        if part.numel():
             whole[place(of_rows, of_columns)] = part
     return whole
 

@@ -78,6 +78,8 @@ class ShardedStep:
         present = [grad is not None for work in works for grad in work.grads]
 
         def check(group: dist.ProcessGroup, differs: Tensor) -> None:
+            if differs.is_meta:  # a step that is only traced has no values to differ
+                return
             if differs.device.type == "cpu":
                 self._raise_if(differs, group, present)
             else:  # what lacks a gradient somewhere is skipped everywhere; to say so now would wait for the device

@@ -153,7 +153,8 @@ def serve_swaps(
     flat = [tensor for tensors in send for tensor in tensors]
     slots = _views(outbox, [Like(tuple(tensor.shape), tensor.dtype) for tensor in flat])
     for slot, tensor in zip(slots, flat, strict=True):
-        slot.copy_(tensor)
+        if tensor.numel():  # of many ranks, most own none of the few matrices of a bucket
+            slot.copy_(tensor)
     dist.all_to_all_single(inbox, outbox, [sum(c) for c in coming], [sum(c) for c in going], group=group)
     arrived = iter(_views(inbox, [like for likes in expect for like in likes]))
     received = [[next(arrived) for _ in likes] for likes in expect]
