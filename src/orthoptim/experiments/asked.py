@@ -131,6 +131,19 @@ def seeds(text: str | None, scale: Scale) -> list[int]:
     return list(dict.fromkeys(found))
 
 
+def world_sizes(text: str) -> list[int]:
+    """Numbers of ranks, by comma.
+
+    Example:
+        >>> world_sizes("8,64")
+        [8, 64]
+    """
+    found = [int(number) for number in _numbers(text, int)]
+    if not found:
+        raise AskedError(f"world sizes {text!r} make no sense; write something like 8,64,1024")
+    return found
+
+
 def overrides(settings: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Hyperparameters set by hand, by method.
 

@@ -297,6 +297,35 @@ def bench(
             json_file.write_text(json.dumps(figures, indent=1))
 
 
+@app.command()
+def scale(
+    models: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAMES", help="By comma or repeated. Default: 0.1B,7B,70B,adapters.", show_default=False),
+    ] = None,
+    world_sizes: Annotated[
+        str, typer.Option(metavar="SIZES", help="How many ranks there are, by comma.")
+    ] = "8,64,256,1024",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to this file.")
+    ] = None,
+) -> None:
+    """What a sharded step costs each rank: bytes, collectives and memory, in worlds of up to thousands of ranks.
+
+    POGO as the library shards it, for both placements, against gathering every matrix on every rank, against sending
+    each to an owner by itself, and against Muon done so. One rank at a time is run, without data and without peers;
+    nothing is timed. Takes about a minute.
+    """
+    from orthoptim.bench.scale.models import MODELS
+    from orthoptim.bench.scale.tables import scale as run_scale  # imports torch.distributed.tensor
+
+    with _one_line_errors():
+        names = [name.strip() for text in models or [] for name in text.split(",")]
+        figures = run_scale(names or list(MODELS), asked.world_sizes(world_sizes), Console())
+        if json_file is not None:
+            json_file.write_text(json.dumps(figures, indent=1))
+
+
 def _notice(run: Run) -> None:
     if run.notice:
         print(f"orthoptim: {run.notice}", file=sys.stderr)
