@@ -38,7 +38,7 @@ def test_feasible_throughout(worst, verdict):
 def test_as_near(pogo, verdict):
     run = made(POGO={"distance": [pogo, 1e-9]}, RGD={"distance": [1e-6, 1e-9]})
     assert judgements.as_near("POGO", "RGD", 1)(run).verdict == verdict
-    assert judgements.as_near("POGO", "RGD", 10)(run).verdict == "confirmed"
+    assert judgements.as_near("POGO", "RGD", 20)(run).verdict == "confirmed"
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(1.0, "confirmed"), (3.0, "refuted")])
