@@ -139,6 +139,7 @@ def test_five_ranks_are_killed_and_the_run_ends_with_the_same_bits(tmp_path, exp
     assert_same(killed, undisturbed(experiment, nproc, tmp_path / "whole"))
 
 
+@pytest.mark.soak
 def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path, whole):
     process = spawn(CNN, 2, tmp_path)
     count = steps_saved(tmp_path)

@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch.distributed import FileStore
 
 from orthoptim.experiments.parallel import ranks
@@ -49,6 +50,7 @@ def _rank(folder, rank, world_size, function, arguments, options):
     torch.set_num_threads(1)
     try:
         ranks.join(FileStore(str(folder / "store"), world_size), rank, world_size, torch.device("cpu"))
+        dist.barrier()  # who ends at once would break the connections that another is still making
         outcome = ("", function(*arguments, **options))
     except BaseException:
         outcome = (f"rank {rank}: {traceback.format_exc()}", None)
