@@ -31,10 +31,10 @@ Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tenso
 class Orthoptimizer(Optimizer):
     """Base class of the orthoptimizers. A method overrides :meth:`update`, never ``step``.
 
-    A step takes the way *parameters → buckets → direction → update → parameters*. Everything between gathering and
-    writing back is pure, so a matrix is written whole, with its state, or not at all; and without host
-    synchronisation: a matrix whose gradient (or new value) is not finite keeps its value and its state by a mask on the
-    device, is counted, and its neighbours step.
+    A step takes the way *parameters → buckets → direction → update → parameters*. Nothing is written before all of a
+    block is computed, so a matrix is written whole, with its state, or not at all; and nothing waits for the device: a
+    matrix whose gradient (or new value) is not finite keeps its value and its state by a mask, is counted, and its
+    neighbours step.
 
     Groups with ``algorithm="adamw"`` or ``"sgd"`` hold ordinary parameters and are stepped by torch's own code.
 
