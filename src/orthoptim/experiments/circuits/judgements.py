@@ -14,7 +14,10 @@ PUBLISHED = {4: 1.300, 6: 1.243, 8: 1.217, 10: 1.203}
 
 
 def better_at_equal_time(method: str, *others: str) -> Judge:
-    """Whether a method's validation bits per dimension are lowest when the first of a pair of trainings has ended."""
+    """Whether a method's best validation bits per dimension are lowest when the first of a pair of trainings has ended.
+
+    The best so far are those of the model that early stopping keeps.
+    """
 
     def judge(run: Run) -> Verdict:
         if absent := missing(run, method, *others):
@@ -23,10 +26,10 @@ def better_at_equal_time(method: str, *others: str) -> Judge:
         for other in others:
             pairs = list(_pairs(run, method, other))
             ends = [min(one.records["time"][-1], two.records["time"][-1]) for one, two in pairs]
-            own = mean(_bpd_at(one, end) for (one, _), end in zip(pairs, ends, strict=True))
-            its = mean(_bpd_at(two, end) for (_, two), end in zip(pairs, ends, strict=True))
+            own = mean(_best_bpd_by(one, end) for (one, _), end in zip(pairs, ends, strict=True))
+            its = mean(_best_bpd_by(two, end) for (_, two), end in zip(pairs, ends, strict=True))
             holds &= own < its
-            shown.append(f"after {seconds(mean(ends))} {method} {own:.3f}, {other} {its:.3f}")
+            shown.append(f"within {seconds(mean(ends))} {method} {own:.3f}, {other} {its:.3f}")
         return verdict(holds, f"bits per dimension: {'; '.join(shown)}")
 
     return judge
@@ -93,11 +96,10 @@ def _pairs(run: Run, method: str, other: str) -> Iterator[tuple[Trial, Trial]]:
             yield one, two
 
 
-def _bpd_at(trial: Trial, time: float) -> float:
-    """The last that was measured by a time; a training that broke down has none."""
-    return [
-        _nan_is_worst(bpd) for at, bpd in zip(trial.records["time"], trial.records["bpd"], strict=True) if at <= time
-    ][-1]
+def _best_bpd_by(trial: Trial, time: float) -> float:
+    """The least that was measured by a time."""
+    records = zip(trial.records["time"], trial.records["bpd"], strict=True)
+    return min(_nan_is_worst(bpd) for at, bpd in records if at <= time)
 
 
 def _nan_is_worst(value: float) -> float:
