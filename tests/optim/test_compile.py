@@ -10,6 +10,7 @@ import orthoptim as oo
 from orthoptim import stiefel
 from orthoptim.bench.measure import extra_bytes
 from orthoptim.optim import compiling
+from orthoptim.stiefel import plan
 from tests.conformance.methods import clones, point, set_gradients, steps
 
 
@@ -101,13 +102,15 @@ def test_the_unrolled_form_is_the_tiny_one(shape, landing, normalized):
 @pytest.mark.parametrize(
     ("base", "layout"),
     [
-        *[(oo.VAdam(), layout) for layout in ("rows", "columns", "channels_last", "bfloat16", "many")],
+        *[(oo.VAdam(), layout) for layout in ("rows", "columns", "channels_last", "bfloat16", "many", "large")],
         *[(base, "rows") for base in (oo.SGD(), oo.SGD(momentum=0.9, dampening=0.1), oo.Adam())],
     ],
 )
 def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monkeypatch):
     """Also where a gradient is not finite: that matrix keeps its value and its state."""
     monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
+    if layout == "large":  # their state has the batch last in memory
+        monkeypatch.setattr(plan, "TINY_BLOCK", 8)
     params = _tiny_parameters(layout)
     others = clones(params)
     options = {"view": "kernels"} if params[0].ndim == 4 else {}

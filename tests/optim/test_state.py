@@ -8,6 +8,7 @@ import torch
 import orthoptim as oo
 from orthoptim.base import Base, Direction
 from orthoptim.optim.state import lay_together, together
+from orthoptim.stiefel import plan
 from orthoptim.stiefel import scratch as kept
 
 
@@ -145,3 +146,35 @@ def test_laying_together_keeps_large_and_lone_tensors():
     lay_together(large)
     assert all(state["a"] is value for state, value in zip(large, before, strict=True))
     assert len(together([state["b"] for state in large])) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("base", [oo.VAdam(), oo.SGD(momentum=0.9), oo.Adam()])
+def test_many_tiny_matrices_have_a_state_with_the_batch_last_in_memory_and_step_alike(base, dtype, monkeypatch):
+    """In one block or in several, after a load, and from a state that lies otherwise."""
+
+    def run(block, load=None):
+        monkeypatch.setattr(plan, "TINY_BLOCK", block)
+        param = parameters(1, 5, 7, 3, 3, dtype=dtype)[0]
+        opt = oo.POGO([param], 0.3, base, view="kernels")
+        for step in range(4):
+            param.grad = torch.linspace(-1, 1, param.numel()).reshape(param.shape).add(step).to(dtype)
+            opt.step()
+            if step == 1 and load:
+                opt.load_state_dict(load(opt.state_dict()))
+        return param, opt.state[param]
+
+    def by_rows(saved):
+        saved = copy.deepcopy(saved)
+        state = saved["state"][0]
+        saved["state"][0] = {name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+        return saved
+
+    param, state = run(1 << 16)
+    like = {name for name, value in state.items() if value.shape == param.shape}
+    assert all(state[name].is_contiguous() for name in like)
+    for block, load in ((64, None), (16, None), (16, copy.deepcopy), (16, by_rows)):
+        other, its = run(block, load)
+        assert all(its[name].stride() == (7, 1, 105, 35) for name in like)
+        # what is left of a vector at its end is rounded otherwise
+        torch.testing.assert_close((other, its), (param, state), rtol=1e-6, atol=2e-7)

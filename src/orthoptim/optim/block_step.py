@@ -8,7 +8,6 @@ from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.optim.buckets import Block
-from orthoptim.optim.checks import has_values
 from orthoptim.optim.compiling import Compiled
 from orthoptim.optim.fused import FusedStep, UpdateEntries, fuses
 from orthoptim.optim.state import together
@@ -82,8 +81,6 @@ class BlockStep:
         if half:
             changed.append((held["master"], new_x))
         for tensors, value in changed:
-            if _same_memory(tensors, value):
-                continue
             if value.ndim == 1:
                 block.write_scalars_(tensors, value)
             else:
@@ -136,13 +133,6 @@ class BlockStep:
         if update.clipped is not None:
             kept["clipped"] = _plus(state["clipped"], update.clipped & finite)
         return new_x, kept
-
-
-def _same_memory(tensors: list[Tensor], value: Tensor) -> bool:
-    """Whether a value has been written where it belongs already."""
-    if len(tensors) > 1 or torch.compiler.is_compiling() or not has_values(value):
-        return False
-    return tensors[0].data_ptr() == value.data_ptr()
 
 
 def _newest(x: Tensor, master: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from orthoptim.optim.checks import has_values
 from orthoptim.stiefel.plan import TINY, block_size
 from orthoptim.stiefel.scratch import scratch
 from orthoptim.views import compute_dtype, matrix_shape
@@ -36,14 +37,16 @@ class Block(NamedTuple):
     def gather(self, tensors: Sequence[Tensor], name: str | None = None) -> Tensor:
         """Tensors of the members' shape as (B, p, n); a single one is viewed, not copied, where strides allow.
 
-        Tiny matrices are copied; with a name, to memory that is kept, where the next ones of that name overwrite them.
+        Tiny matrices are copied, unless they lie so already; with a name, to memory that is kept, where the next ones
+        of that name overwrite them.
         """
         one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
         matrices = one.resolve_conj().reshape(-1, self.rows, self.columns)
         if self.part is not None:
             matrices = matrices[self.part[0] : self.part[1]]
-        if self.batch_last:  # entry by entry, which is three times as fast as a copy of the transposed view
-            batch = len(matrices)
+        batch = len(matrices)
+        # entry by entry, which is three times as fast as a copy of the transposed view
+        if self.batch_last and (batch == 1 or matrices.stride(0) != 1):
             kept = name is not None and not torch.compiler.is_compiling()
             room = scratch(f"gathered {name}", matrices, self.rows * self.columns, batch) if kept else None
             entries = torch.stack(matrices.flatten(1).unbind(1), out=room)
@@ -56,6 +59,8 @@ class Block(NamedTuple):
             matrices = matrices.mT
         if self.part is not None:
             tensors = [tensors[0].view(-1, self.rows, self.columns)[self.part[0] : self.part[1]]]
+        if _same_memory(tensors, matrices):
+            return
         if self.batch_last:
             entries = matrices.permute(1, 2, 0).flatten(0, 1).unbind(0)
             alone = tensors[0] if len(tensors) == 1 and tensors[0].is_contiguous() else None
@@ -75,7 +80,16 @@ class Block(NamedTuple):
         """The inverse of :meth:`gather_scalars`."""
         if self.part is not None:
             tensors = [tensors[0].view(-1)[self.part[0] : self.part[1]]]
+        if _same_memory(tensors, values):
+            return
         copy_all_(tensors, list(values.reshape(-1, *tensors[0].shape).unbind(0)))
+
+
+def _same_memory(tensors: list[Tensor], values: Tensor) -> bool:
+    """Whether values have been written where they belong already."""
+    if len(tensors) > 1 or torch.compiler.is_compiling() or not has_values(values):
+        return False
+    return tensors[0].data_ptr() == values.data_ptr()
 
 
 def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -126,9 +140,10 @@ def make_buckets(
         rows, columns = (n, p) if transposed else (p, n)
         size = block_size(p, n, compute.itemsize)
         tiny = n <= TINY
-        # what is not contiguous cannot be written in parts
-        whole = batch.numel() <= size or not (
-            not (tiny and compile) and all(tensors[i].is_contiguous() for tensors in (params, *states) for i in members)
+        whole = (
+            batch.numel() <= size
+            or (tiny and compile)
+            or not all(_divisible(tensors[i]) for tensors in (params, *states) for i in members)
         )
         blocks = _cut(Block(members, shape, batch, rows, columns, transposed, tiny and not compile), size, whole)
         buckets[key] = bucket._replace(
@@ -137,6 +152,14 @@ def make_buckets(
             blocks=bucket.blocks + blocks,
         )
     return list(buckets.values())
+
+
+def _divisible(a: Tensor) -> bool:
+    """Whether the matrices, or one value of each, can be written in parts: a batch of one dim is a view of it."""
+    if a.is_contiguous():
+        return True
+    batch = range(a.ndim - 3)
+    return a.ndim > 2 and all(a.stride(i) == a.stride(i + 1) * a.shape[i + 1] for i in batch)
 
 
 def _cut(block: Block, size: int, whole: bool) -> list[Block]:

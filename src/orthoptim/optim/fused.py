@@ -1,8 +1,8 @@
 """The step of tiny matrices in one pass over memory: what ``compile=True`` makes of them.
 
 Base optimizer, leap and landing become a single loop, which reads each entry once and writes it in place. For that
-every entry must be a tensor of its own: a compiler turns stacking the results into a second pass over memory, and a
-write through views of a common tensor into a loop for each. Batches of any size share one graph.
+every entry that changes must be a tensor of its own: a compiler turns stacking the results into a second pass over
+memory, and a write through views of a common tensor into a loop for each. Batches of any size share one graph.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from orthoptim.base import Base, Kind, State
 from orthoptim.optim.compiling import Compiled
@@ -21,8 +22,10 @@ _OPTIONS = {
     # The compiler would not vectorise a loop with so many strided reads (a factor of 3 here), nor fuse it in one piece.
     "cpp.enable_tiling_heuristics": False,
     "max_fusion_size": 1000,
-    # What a graph depends on is the key it is kept under; to check thirty tensors again costs a tenth of the step.
+    # What a graph depends on is the key it is kept under; to check twenty tensors again costs a tenth of the step.
     "guard_filter_fn": lambda guards: [False] * len(guards),
+    "size_asserts": False,
+    "alignment_asserts": False,
 }
 
 UpdateEntries = Callable[[Table, Table, Tensor, Mapping[str, Any]], tuple[Table, Tensor | None]]
@@ -55,21 +58,22 @@ class FusedStep:
         otherwise: Callable[[], tuple[Tensor, State]],
     ) -> tuple[Tensor, State]:
         """X and the state, overwritten; where nothing can be compiled, what ``otherwise`` returns."""
-        whole = [x, grad, *(state[name] for name in self.tables)]
-        options = [value for name, value in self.group.items() if name not in ("params", "param_names", "lr")]
-        key = (x.shape[1:], x.dtype, x.device, *(a.stride() for a in whole), repr(options))
-        if key not in self._compiled:
-            self._compiled[key] = Compiled(self._advance_, dynamic=True, options=_OPTIONS)
+        entries, tables = _entries(x), {name: _entries(state[name]) for name in self.tables}
         columns = {name: state[name].unsqueeze(1) for name in self.columns}
-        x_entries, grad_entries, *tables = map(_entries, whole)
-        held = dict(zip(self.tables, tables, strict=True))
+        options = [value for name, value in self.group.items() if name not in ("params", "param_names", "lr")]
+        steps = [table[0][0].stride(0) for table in (entries, *tables.values())]  # in memory, from matrix to matrix
+        key = (x.shape[1:], x.dtype, x.device, grad.stride(), *steps, repr(options))
+        if key not in self._compiled:
+            self._compiled[key] = Compiled(self._advance_, dynamic=False, options=_OPTIONS)
+            for a in tree_leaves((entries, grad, tables, columns)):
+                torch._dynamo.mark_dynamic(a, 0)
         run = self._compiled[key]
-        return run(x_entries, grad_entries, held, columns, lr, hyperparameters, otherwise=otherwise) or (x, state)
+        return run(entries, grad, tables, columns, lr, hyperparameters, otherwise=otherwise) or (x, state)
 
     def _advance_(
         self,
         x: Table,
-        grad: Table,
+        grad: Tensor,
         tables: dict[str, Table],
         columns: State,
         lr: Tensor,
@@ -79,7 +83,7 @@ class FusedStep:
         p, n = len(x), len(x[0])
         taken = columns["taken"] + 1
         t = taken[:, 0].to(lr.dtype)
-        ascent = [[-entry if self.group["maximize"] else entry for entry in row] for row in grad]
+        ascent = [[-entry if self.group["maximize"] else entry for entry in row] for row in _entries(grad)]
         parts = [self.base.statistic(entry.unsqueeze(1)) for row in ascent for entry in row]
         sums = [part for part in parts if part is not None]
         statistic = reduce(torch.add, sums) if sums else None

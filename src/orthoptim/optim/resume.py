@@ -9,6 +9,7 @@ from torch.optim.optimizer import StateDict
 
 from orthoptim.distributed.detect import is_dtensor
 from orthoptim.optim import checks, ordinary
+from orthoptim.optim.state import entries
 from orthoptim.views import compute_dtype, matrix_shape, real_dtype
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _as_state(value: Tensor, param: Tensor, name: str, group: Mapping[str, Any])
     if is_dtensor(param):
         return _placed(value.to(device=param.device, dtype=dtype), param, group)
     if value.shape == param.shape:
-        return torch.empty_like(param, dtype=dtype).copy_(value)
+        return entries(param, group, dtype).copy_(value)
     return value.to(device=param.device, dtype=dtype)
 
 

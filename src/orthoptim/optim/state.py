@@ -1,7 +1,7 @@
-"""The state of constrained parameters, and where it lies in memory.
+"""The state of constrained parameters, and where it lies in memory: so that a block of them need not be gathered.
 
-The states of like small parameters are slices of one tensor, side by side in the order of the parameters: a block of
-them then needs neither gathering nor scattering, nor a thousand calls to count a thousand steps.
+The states of like small parameters are slices of one tensor, side by side in the order of the parameters: that also
+saves a thousand calls to count a thousand steps. That of many tiny matrices has the batch last in memory.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orthoptim.base import Kind
 from orthoptim.optim.checks import has_values
-from orthoptim.stiefel.plan import BLOCK_BYTES
+from orthoptim.stiefel.plan import BLOCK_BYTES, TINY, block_size
 from orthoptim.views import compute_dtype, matrix_shape, real_dtype
 
 
@@ -22,18 +22,32 @@ def create(param: Tensor, state: dict[str, Tensor], group: Mapping[str, Any], ki
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
     if dtype != param.dtype and "master" not in state:
-        state["master"] = param.detach().to(dtype, memory_format=torch.preserve_format)
+        state["master"] = entries(param, group, dtype).copy_(param.detach())
     for name, kind in kinds.items():
         if name in state:
             continue
         if kind == "entries":
-            state[name] = torch.zeros_like(param, dtype=dtype)
+            state[name] = entries(param, group, dtype).zero_()
         elif kind == "moduli":
-            state[name] = torch.zeros_like(param, dtype=real_dtype(dtype))
+            state[name] = entries(param, group, real_dtype(dtype)).zero_()
         else:
             batch = matrix_shape(param.shape, group["view"], group["side"])[0]
             scalar = real_dtype(dtype) if kind == "matrices" else torch.int64
             state[name] = torch.zeros(batch, dtype=scalar, device=param.device)
+
+
+def entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
+    """Memory for a value of each entry, in the shape of the parameter.
+
+    It is laid out like the parameter; where that is many tiny matrices, with the batch as the last dim in memory, along
+    which they are worked on: of the passes over memory that cannot be contiguous that saves two of five.
+    """
+    batch, p, n, _ = matrix_shape(param.shape, group["view"], group["side"])
+    count = batch.numel()
+    # of fewer matrices there may be several parameters in a block
+    if n <= TINY and 2 * count > block_size(p, n, dtype.itemsize):
+        return param.new_empty(p * n, count, dtype=dtype).mT.view(param.shape)
+    return torch.empty_like(param, dtype=dtype)
 
 
 def lay_together(states: Sequence[dict[str, Tensor]]) -> None:
