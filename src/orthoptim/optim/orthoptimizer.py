@@ -15,6 +15,7 @@ from orthoptim.distributed.detect import full, is_dtensor
 from orthoptim.optim import checks, ordinary
 from orthoptim.optim.block_step import BlockStep, Update
 from orthoptim.optim.buckets import make_buckets
+from orthoptim.optim.options import dissolve, group_defaults, hyperparameters
 from orthoptim.optim.resume import check_saved, restore_state
 from orthoptim.optim.state import create, lay_together, together
 from orthoptim.optim.telemetry import Drift, Plan
@@ -70,7 +71,7 @@ class Orthoptimizer(Optimizer):
             "maximize": maximize,
             "compile": compile,
             **options,
-            **self._dissolve(base),
+            **dissolve(base, self._names),
         }
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
         self._block_steps: dict[int, BlockStep] = {}
@@ -141,7 +142,7 @@ class Orthoptimizer(Optimizer):
             known = ", ".join([self.algorithm, *ordinary.DEFAULTS])
             raise ValueError(f"Invalid algorithm of {label}: {algorithm!r}; choose one of {known}")
         mine = algorithm == self.algorithm
-        defaults = self._constrained_defaults(param_group) if mine else ordinary.DEFAULTS[algorithm]
+        defaults = group_defaults(param_group, self.defaults, self._names) if mine else ordinary.DEFAULTS[algorithm]
         given = set(param_group)
         if mine:
             checks.check_names(given, set(defaults), self._known_names(), label)
@@ -300,25 +301,6 @@ class Orthoptimizer(Optimizer):
 
     # Inside
 
-    def _constrained_defaults(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The defaults of a constrained group, its base optimizer dissolved into plain values."""
-        defaults = self.defaults
-        if "base" in group:
-            base = group.pop("base")
-            if isinstance(base, str):
-                base = Base.named(base)()
-            others = set(self._base_keys(Base.named(self.defaults["base"])).values())
-            common = {key: value for key, value in self.defaults.items() if key not in others}
-            defaults = {**common, **self._dissolve(base)}
-        if group.get("lr") is None:
-            group.pop("lr", None)
-        lr = group.get("lr", defaults["lr"])
-        if lr is None:
-            lr = Base.named(defaults["base"]).default_lr
-        if lr is None:
-            raise ValueError("parameter group didn't specify a value of required optimization parameter lr")
-        return {**defaults, "lr": lr}
-
     @staticmethod
     def _known_names() -> set[str]:
         """Every option that some method or base optimizer has."""
@@ -326,21 +308,8 @@ class Orthoptimizer(Optimizer):
         return names.union(*(method._names for method in Orthoptimizer.__subclasses__())) - {"self", "params"}
 
     @classmethod
-    def _dissolve(cls, base: Base) -> dict[str, Any]:
-        """A base optimizer as plain values."""
-        if not isinstance(base, Base):
-            raise TypeError(f"base must be a base optimizer such as orthoptim.VAdam(), but got {base!r}")
-        keys = cls._base_keys(type(base))
-        return {"base": base.name, **{keys[name]: value for name, value in base.hyperparameters.items()}}
-
-    @classmethod
-    def _base_keys(cls, base: type[Base]) -> dict[str, str]:
-        """Where a group keeps each hyperparameter of its base: under its own name, unless the method has that name."""
-        return {name: f"base_{name}" if name in cls._names else name for name in base.names}
-
-    @classmethod
     def _hyperparameters(cls, group: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: group[key] for name, key in cls._base_keys(Base.named(group["base"])).items()}
+        return hyperparameters(group, cls._names)
 
     def _check_group(self, group: dict[str, Any], label: str) -> None:
         Base.named(group["base"])(**self._hyperparameters(group))
@@ -399,13 +368,13 @@ class Orthoptimizer(Optimizer):
 
     def _block_step(self, group: dict[str, Any]) -> BlockStep:
         """What steps the blocks of a group; kept where it holds compiled code."""
-        hyperparameters, kinds = self._hyperparameters(group), self._kinds(group)
+        values, kinds = self._hyperparameters(group), self._kinds(group)
         kept = self._block_steps.get(id(group)) if group["compile"] else None
         if kept is not None and kept.group is group and kept.kinds == kinds:
-            kept.hyperparameters = hyperparameters
+            kept.hyperparameters = values
             return kept
         update_entries = self.update_entries if self.unrolls else None
-        step = BlockStep(self.update, group, hyperparameters, kinds, self.decomposes, update_entries)
+        step = BlockStep(self.update, group, values, kinds, self.decomposes, update_entries)
         if group["compile"]:
             self._block_steps[id(group)] = step
         return step

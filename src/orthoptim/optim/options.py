@@ -1,0 +1,52 @@
+"""The options of a constrained group: its base optimizer dissolved into plain values that anybody may change.
+
+``own`` are the names of the method's own options everywhere below.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from orthoptim.base import Base
+
+
+def dissolve(base: Base, own: Collection[str]) -> dict[str, Any]:
+    """A base optimizer as plain values."""
+    if not isinstance(base, Base):
+        raise TypeError(f"base must be a base optimizer such as orthoptim.VAdam(), but got {base!r}")
+    keys = _keys(type(base), own)
+    return {"base": base.name, **{keys[name]: value for name, value in base.hyperparameters.items()}}
+
+
+def hyperparameters(group: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """Those of the base optimizer, as they stand in a group."""
+    return {name: group[key] for name, key in _keys(Base.named(group["base"]), own).items()}
+
+
+def group_defaults(group: dict[str, Any], defaults: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """What a new group has that is not given; takes its base optimizer out of it, and an ``lr`` of ``None``.
+
+    Args:
+        group: what is given.
+        defaults: those of the optimizer.
+        own: see the module.
+    """
+    defaults = dict(defaults)
+    if "base" in group:
+        base = group.pop("base")
+        if isinstance(base, str):
+            base = Base.named(base)()
+        others = set(_keys(Base.named(defaults["base"]), own).values())
+        defaults = {key: value for key, value in defaults.items() if key not in others} | dissolve(base, own)
+    if group.get("lr") is None:
+        group.pop("lr", None)
+    lr = group.get("lr", defaults["lr"])
+    if lr is None:
+        lr = Base.named(defaults["base"]).default_lr
+    if lr is None:
+        raise ValueError("parameter group didn't specify a value of required optimization parameter lr")
+    return {**defaults, "lr": lr}
+
+
+def _keys(base: type[Base], own: Collection[str]) -> dict[str, str]:
+    """Where a group keeps each hyperparameter of its base: under its own name, unless the method has that name."""
+    return {name: f"base_{name}" if name in own else name for name in base.names}
