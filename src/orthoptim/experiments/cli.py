@@ -18,8 +18,9 @@ from rich.console import Console
 from orthoptim.bench.tables import bench as run_bench
 from orthoptim.bench.workloads import WORKLOADS
 from orthoptim.experiments import asked, datasets, manual, methods, runner
+from orthoptim.experiments.closing import summary, verdicts
 from orthoptim.experiments.datasets.commands import app as data_app
-from orthoptim.experiments.display import display, summary
+from orthoptim.experiments.display import display
 from orthoptim.experiments.experiment import EXPERIMENTS, Experiment, configuration
 from orthoptim.experiments.results import ResultsError, Run, load
 
@@ -198,10 +199,12 @@ def _run(job: runner.Job) -> None:
         raise typer.Exit(128 + getattr(stopped, "signum", 2)) from None
     _notice(run)
     console.print(summary(run, job.methods))
-    print(f"results: {job.path}")
     from orthoptim.experiments.report import describe, write_figures  # a second of imports
 
-    print(f"figure: {' '.join(map(str, write_figures(describe(run), job.out / 'figures')))}")
+    section = describe(run)
+    console.print(verdicts(section.findings))
+    print(f"results: {job.path}")
+    print(f"figure: {' '.join(map(str, write_figures(section, job.out / 'figures')))}")
     failed = {name: trial.message for name in job.methods for trial in run.of(name) if trial.status == "failed"}
     for name, message in failed.items():
         print(f"orthoptim: {name} failed: {message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""How a run is watched: live in a terminal, in plain lines elsewhere, and its summary."""
+"""How a run is watched: live in a terminal, in plain lines elsewhere."""
 
 import math
 import statistics
@@ -10,13 +10,10 @@ from typing import Protocol
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Column, Table
+from rich.table import Column
 
 from orthoptim.experiments import methods
-from orthoptim.experiments.claims import steps_to, time_to
 from orthoptim.experiments.experiment import Outcome
-from orthoptim.experiments.panels import label
-from orthoptim.experiments.results import Run, Trial
 from orthoptim.experiments.runner import Watcher
 
 _STATUS = {"converged": "green", "budget": "yellow", "diverged": "red", "timeout": "yellow", "failed": "red"}
@@ -111,10 +108,11 @@ def duration(seconds: float | None) -> str:
 def _values(values: Mapping[str, float]) -> str:
     """The figures to watch: a gap or whatever the experiment has instead, and the distance."""
     names = [*[name for name in ("gap", "bpd", "accuracy", "loss") if name in values][:1], "distance"]
-    return "  ".join(f"{name} {_figure(name, values[name])}" for name in names if name in values)
+    return "  ".join(f"{name} {figure(name, values[name])}" for name in names if name in values)
 
 
-def _figure(name: str, value: float) -> str:
+def figure(name: str, value: float) -> str:
+    """A value of a column, as it is read best."""
     return format(value, {"accuracy": ".1%", "bpd": ".3f"}.get(name, ".1e"))
 
 
@@ -239,43 +237,3 @@ class Live:
         count = f"{self._estimate.done}/{self._estimate.total} trials"
         text = f"about {left} left" if left and self._estimate.done < self._estimate.total else ""
         self._progress.update(self._whole, completed=self._estimate.done, steps=count, figures=text)
-
-
-def summary(run: Run, names: Sequence[str]) -> Table:
-    """How the methods did: ends, steps and time to the tolerance, and what was last measured."""
-    tolerance = run.config.get("tolerance")
-    table = Table(title=f"{run.experiment}, {run.config['scale']}", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    table.add_column("trials")
-    columns = [
-        name for name in ("gap", "accuracy", "bpd", "abs_log_z") if any(name in trial.records for trial in run.trials)
-    ]
-    columns.append("distance")
-    for title in [f"steps to {tolerance:.0e}", f"time to {tolerance:.0e}"] if tolerance else ["time"]:
-        table.add_column(title, justify="right")
-    for title in columns:
-        table.add_column(label(title) if title == "abs_log_z" else title, justify="right")
-    order = sorted(names, key=lambda name: (time_to(run, name), names.index(name)) if tolerance else (0, 0))
-    for name in order:
-        trials = run.of(name)
-        row = [name, _ends(trials)]
-        if tolerance:
-            steps, seconds = steps_to(run, name), time_to(run, name)
-            row += [f"{steps:.0f}", f"{seconds:.2f} s"] if math.isfinite(steps) else ["–", "–"]
-        else:
-            times = [trial.records["time"][-1] for trial in trials if len(trial)]
-            row.append(f"{statistics.median(times):.1f} s" if times else "–")
-        table.add_row(*row, *(_worst(trials, column) for column in columns))
-    return table
-
-
-def _ends(trials: Sequence[Trial]) -> str:
-    ends = [trial.status or "unfinished" for trial in trials]
-    return ", ".join(f"{ends.count(end)} {end}" for end in dict.fromkeys(ends)) or "none"
-
-
-def _worst(trials: Sequence[Trial], column: str) -> str:
-    last = [trial.records[column][-1] for trial in trials if trial.records.get(column)]
-    if not last:
-        return "–"
-    return _figure(column, min(last) if column == "accuracy" else max(last))
