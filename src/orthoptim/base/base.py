@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-Kind = Literal["entries", "moduli", "matrices", "counters"]
-"""What a state tensor holds: a value of each entry, a real one of each entry, a real one or an int64 of each matrix."""
+Kind = Literal["entries", "moduli", "matrices", "counters", "streams"]
+"""What a state tensor holds: a value of each entry, a real one of each entry; of each matrix a real value, a count, or
+64 bits that tell its random numbers from another's."""
 
 State = dict[str, Tensor]
 
@@ -27,6 +28,20 @@ class Direction(NamedTuple):
     def whole(self) -> Tensor:
         """G itself."""
         return self.matrices if self.scale is None else self.matrices * self.scale[..., None, None]
+
+
+def per_matrix(kind: Kind) -> bool:
+    """Whether there is one value for each matrix, not for each entry."""
+    return kind not in ("entries", "moduli")
+
+
+def state_dtype(kind: Kind, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a state tensor, where matrices are computed in the given one."""
+    if kind == "counters":
+        return torch.int32  # a processor makes floats of eight at a time, but of int64 of one
+    if kind == "streams":
+        return torch.int64
+    return dtype if kind == "entries" else dtype.to_real()
 
 
 class Base(ABC):
@@ -105,7 +120,7 @@ class Base(ABC):
             x: the matrices, of shape (B, p, n).
             grad: their gradient.
             statistic: what :meth:`statistic` makes of it.
-            state: the buffers, of shape (B, p, n), or (B,) for kinds ``"matrices"`` and ``"counters"``.
+            state: the buffers, of shape (B, p, n), or (B,) for kinds that are :func:`per_matrix`.
             t: for each matrix, the number of this step, from 1; shape (B,), real.
             **hyperparameters: those of the instance, as they stand in the param group.
         """

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from orthoptim.base import Base, Direction, Kind, State
+from orthoptim.base import Base, Direction, Kind, State, per_matrix
 from orthoptim.distributed.pieces import Pieces, assemble, cut_out
 from orthoptim.distributed.wire import BACK, OUT, SUM, Answer, Like, Sum, Swap, Wish
 from orthoptim.optim.block_step import BlockStep, Update
@@ -215,7 +215,7 @@ STRATEGIES = {"two-phase": two_phase, "exchange": exchange, "whole": whole}
 
 def per_matrix_names(kinds: Mapping[str, Kind]) -> set[str]:
     """The buffers that hold one value for each matrix."""
-    return {name for name, kind in kinds.items() if kind in ("matrices", "counters")}
+    return {name for name, kind in kinds.items() if per_matrix(kind)}
 
 
 def even_spans(size: int, count: int) -> list[slice]:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
-from orthoptim.base import Kind
+from orthoptim.base import Kind, per_matrix, state_dtype
 from orthoptim.distributed.layout import batch_placements, first_matrix_dim
-from orthoptim.views import compute_dtype, matrix_shape, real_dtype
+from orthoptim.views import compute_dtype, matrix_shape
 
 
 @torch.no_grad()
@@ -29,13 +29,11 @@ def init_state(param: DTensor, kinds: Mapping[str, Kind], group: Mapping[str, An
     for name, kind in kinds.items():
         if name in state:
             continue
-        if kind == "entries":
-            state[name] = torch.zeros_like(param, dtype=dtype, requires_grad=False)
-        elif kind == "moduli":
-            state[name] = torch.zeros_like(param, dtype=real_dtype(dtype), requires_grad=False)
+        if per_matrix(kind):
+            values = torch.zeros(local, dtype=state_dtype(kind, dtype), device=param.device)
+            state[name] = as_matrix_values(values, param, group)
         else:
-            scalar = real_dtype(dtype) if kind == "matrices" else torch.int64
-            state[name] = as_matrix_values(torch.zeros(local, dtype=scalar, device=param.device), param, group)
+            state[name] = torch.zeros_like(param, dtype=state_dtype(kind, dtype), requires_grad=False)
 
 
 def as_matrix_values(local: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:

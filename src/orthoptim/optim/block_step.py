@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.base import Base, Direction, Kind, State
+from orthoptim.base import Base, Direction, Kind, State, per_matrix
 from orthoptim.optim.buckets import Block
 from orthoptim.optim.compiling import Compiled
 from orthoptim.optim.fused import FusedStep, UpdateEntries, fuses
@@ -54,7 +54,7 @@ class BlockStep:
         self.base = Base.named(group["base"])
         self.hyperparameters = hyperparameters
         self.kinds = kinds
-        self.per_matrix = {name for name, kind in kinds.items() if kind in ("matrices", "counters")}
+        self.per_matrix = {name for name, kind in kinds.items() if per_matrix(kind)}
         self.decomposes = decomposes
         self._fused = None if update_entries is None else FusedStep(update_entries, group, kinds)
 

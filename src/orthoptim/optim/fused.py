@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from orthoptim.base import Base, Kind, State
+from orthoptim.base import Base, Kind, State, per_matrix
 from orthoptim.optim.compiling import Compiled
 from orthoptim.stiefel import Table
 from orthoptim.stiefel.plan import TINY
@@ -44,8 +44,8 @@ class FusedStep:
         self.update_entries = update_entries
         self.group = group
         self.base = Base.named(group["base"])
-        self.tables = [name for name, kind in kinds.items() if kind in ("entries", "moduli")]
-        self.columns = [name for name, kind in kinds.items() if kind in ("matrices", "counters")]
+        self.tables = [name for name, kind in kinds.items() if not per_matrix(kind)]
+        self.columns = [name for name, kind in kinds.items() if per_matrix(kind)]
         self._compiled: dict[Hashable, Compiled[tuple[Tensor, State] | None]] = {}
 
     def __call__(

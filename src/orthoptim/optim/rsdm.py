@@ -79,7 +79,7 @@ class RSDM(Orthoptimizer):
     @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
         """The stream of each matrix's draws."""
-        return {"stream": "counters"}
+        return {"stream": "streams"}
 
     @staticmethod
     def update(

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base import Kind
+from orthoptim.base import Kind, per_matrix, state_dtype
 from orthoptim.optim.checks import has_values
 from orthoptim.stiefel.plan import BLOCK_BYTES, TINY, block_size
-from orthoptim.views import compute_dtype, matrix_shape, real_dtype
+from orthoptim.views import compute_dtype, matrix_shape
 
 
 def create(param: Tensor, state: dict[str, Tensor], group: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
@@ -26,14 +26,11 @@ def create(param: Tensor, state: dict[str, Tensor], group: Mapping[str, Any], ki
     for name, kind in kinds.items():
         if name in state:
             continue
-        if kind == "entries":
-            state[name] = entries(param, group, dtype).zero_()
-        elif kind == "moduli":
-            state[name] = entries(param, group, real_dtype(dtype)).zero_()
-        else:
+        if per_matrix(kind):
             batch = matrix_shape(param.shape, group["view"], group["side"])[0]
-            scalar = real_dtype(dtype) if kind == "matrices" else torch.int64
-            state[name] = torch.zeros(batch, dtype=scalar, device=param.device)
+            state[name] = torch.zeros(batch, dtype=state_dtype(kind, dtype), device=param.device)
+        else:
+            state[name] = entries(param, group, state_dtype(kind, dtype)).zero_()
 
 
 def entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
