@@ -9,7 +9,7 @@ from torch import Tensor
 import orthoptim as oo
 from orthoptim.experiments.claims import Claim, Verdict, column, growth, missing, ranking, statuses, time_to, verdict
 from orthoptim.experiments.experiment import DTYPES, Config, Experiment, Scale, register
-from orthoptim.experiments.matrix import MatrixProblem, pogo_variants, start
+from orthoptim.experiments.matrix import MatrixProblem, pogos, start
 from orthoptim.experiments.methods import PAPER, Options
 from orthoptim.experiments.pca import FULL, bb_first, near_rgd
 from orthoptim.experiments.results import Run
@@ -67,15 +67,13 @@ class ProcrustesProblem(MatrixProblem):
 
 def hyperparameters(n: int) -> dict[str, Options]:
     """The paper's, tuned at n = 2000 and scaled to n as those of PCA are."""
-    pogo = {"lr": 0.5, "base": "SGD", "momentum": 0.1}
     return {
-        "POGO": pogo,
+        **pogos({"lr": 0.5, "base": "SGD", "momentum": 0.1}),
         "RGD": {"lr": 0.5},
         "RSDM": {"lr": 2.0, "r": max(2, round(900 * n / FULL))},
         "Landing": {"lr": 0.5, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 1.5 * (n / FULL) ** 0.5, "lam": 0.1},
         "SLPG": {"lr": 0.5},
-        **pogo_variants(pogo),
     }
 
 
@@ -135,7 +133,7 @@ At laptop scale the tolerance is 1e-4. The plane of the two least singular value
 do not suffice; by an estimate its share of the gap falls as n^-2.5, from 2e-5 at n = 400 to
 below 1e-6 at the paper's 2000.
 
-Beside the paper's six methods: POGO-BB, POGO with each other landing (POGO-half, -root, -argmin, -strict), and the
+Beside the paper's six methods: POGO-BB, POGO with each other landing (POGO-safe, -root, -argmin, -strict), and the
 authors' own package pogo-torch where it is installed.
 """
     scales: ClassVar = {

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
 from orthoptim.stiefel.landing import Policy, clip_length
-from orthoptim.stiefel.plan import SYMMETRIC_FROM, choose
+from orthoptim.stiefel.plan import SYMMETRIC_FROM, SYMMETRIC_WORK, choose
 from orthoptim.stiefel.unrolled import unrolled
 
 
@@ -164,7 +164,8 @@ FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gr
 
 def symmetric(x: Tensor) -> Tensor:
     """XXᴴ by blocks: the upper half is the adjoint of the lower, which saves up to 3/8 of the product."""
-    return _symmetric(x, 2 if x.shape[-2] >= SYMMETRIC_FROM else 0)
+    p = x.shape[-2]
+    return _symmetric(x, 2 if p >= SYMMETRIC_FROM and p * x.numel() >= SYMMETRIC_WORK else 0)
 
 
 def _symmetric(x: Tensor, levels: int) -> Tensor:
