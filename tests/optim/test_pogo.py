@@ -145,3 +145,15 @@ def test_a_base_of_ones_own():
     opt.step()
     torch.testing.assert_close(param.detach(), expected)
     assert opt.param_groups[0]["scale"] == 0.5
+
+
+@pytest.mark.parametrize("shape", [(8, 1), (1, 8), (3, 8, 1)])
+def test_a_single_column_steps(shape):
+    """Its matrices are a row whose stride is that of a column, though the memory is contiguous."""
+    x = torch.nn.Parameter(oo.orthogonalize_(torch.ones(shape)))
+    opt = oo.POGO([x], lr=0.1)
+    x.grad = torch.arange(1.0, 1 + x.numel()).view(shape)
+    before = x.detach().clone()
+    opt.step()
+    assert not torch.equal(x, before)
+    assert oo.distance(x).max() < 1e-6

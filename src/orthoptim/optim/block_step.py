@@ -169,6 +169,6 @@ def _widens(a: Tensor) -> bool:
         and a.is_contiguous()
         and a.shape[-1] % wide == 0
         and a.storage_offset() % wide == 0
-        and a.stride(0) % wide == 0  # of a single matrix it may be anything
+        and all(step % wide == 0 for step in a.stride()[:-1])  # of a single matrix, or row, it may be anything
         and not a.is_conj()
     )
