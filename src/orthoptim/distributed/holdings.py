@@ -5,6 +5,7 @@ or replaced by hand, is taken in again.
 """
 
 from collections.abc import Mapping, MutableMapping
+from operator import is_
 from typing import Any
 
 import torch
@@ -27,16 +28,20 @@ class Holdings:
     def __init__(self, pieces: Pieces, params: list[DTensor]) -> None:
         self._pieces = pieces
         self._params = params
-        self._known: list[tuple[int, ...]] = []
+        self._known: list[Tensor] = []
         self._stacks: dict[str, Tensor] = {}
 
     def __call__(
         self, states: MutableMapping[Tensor, Any], kinds: Mapping[str, Kind], group: Mapping[str, Any]
     ) -> dict[str, Tensor]:
         """The buffers by name: (members, ...) of the local shape of each."""
-        if [tuple(map(id, states[param].values())) for param in self._params] != self._known:
+        now = self._values(states)
+        if not self._stacks or len(now) != len(self._known) or not all(map(is_, now, self._known)):
             self._adopt(states, kinds, group)
         return self._stacks
+
+    def _values(self, states: MutableMapping[Tensor, Any]) -> list[Tensor]:
+        return [value for param in self._params for value in states[param].values()]
 
     def _adopt(self, states: MutableMapping[Tensor, Any], kinds: Mapping[str, Kind], group: Mapping[str, Any]) -> None:
         for param in self._params:
@@ -50,7 +55,7 @@ class Holdings:
             self._stacks[name] = torch.stack([local_values(source) for source in sources])
             for param, source, part in zip(self._params, sources, self._stacks[name].unbind(0), strict=True):
                 states[param][name] = _placed_like(part, source)
-        self._known = [tuple(map(id, states[param].values())) for param in self._params]
+        self._known = self._values(states)
 
 
 def _placed_like(local: Tensor, source: Tensor) -> Tensor:

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State, per_matrix
 from orthoptim.distributed.pieces import Pieces, assemble, cut_out
-from orthoptim.distributed.wire import BACK, OUT, SUM, Answer, Like, Sum, Swap, Wish
-from orthoptim.optim.block_step import BlockStep, Update
+from orthoptim.distributed.records import Like, by_owner, packed, record, unpack_all
+from orthoptim.distributed.wire import BACK, OUT, SUM, Answer, Sum, Swap, Wish
+from orthoptim.optim.block_step import BlockStep, Update, where
 from orthoptim.stiefel import Sums
 from orthoptim.stiefel.plan import block_size
 
-Result = tuple[Tensor, State, Tensor]  # new X, new state of the pieces and of the matrices, finite
+Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the matrices; the old, where not finite
 Moves = Generator[Wish, Answer, Result]
 
 
@@ -64,7 +65,6 @@ class Aim(NamedTuple):
     entries: State  # new values of the base's entrywise buffers
     matrices: State  # and of those with a value for each matrix, where there is no statistic
     statistic: list[Tensor]  # of the pieces; none or one
-    total: Tensor  # the sum of the direction's entries, which is finite only if they are
 
 
 def aim(method: Method, held: Held) -> Aim:
@@ -80,7 +80,6 @@ def aim(method: Method, held: Held) -> Aim:
         {name: value for name, value in new.items() if name not in per_matrix},
         {name: value for name, value in new.items() if name in per_matrix},
         [] if statistic is None else [statistic],
-        direction.matrices.sum((-2, -1)),
     )
 
 
@@ -108,7 +107,7 @@ def two_phase(method: Method, held: Held, pieces: Pieces) -> Moves:
     """The long side is cut: sums over pieces take the place of products over n."""
     aimed = aim(method, held)
     update, fresh, finite = yield from _by_columns(method, held, aimed, held.x, aimed.direction.matrices)
-    return update.x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite
+    return _keep_finite(held, update.x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite)
 
 
 def exchange(method: Method, held: Held, pieces: Pieces) -> Moves:
@@ -120,59 +119,54 @@ def exchange(method: Method, held: Held, pieces: Pieces) -> Moves:
     me = spans[layout.me]
     width = me.stop - me.start
     every = slice(None)
+    coming = [record(*(Like((rows, width), tensor.dtype) for tensor in mine)) for rows, _ in layout.shapes]
     answer = yield Swap(
-        [[tensor[:, :, span] for tensor in mine] for span in spans],
-        [
-            [Like((pieces.count, layout.shapes[member][0], width), tensor.dtype) for tensor in mine]
-            for member in range(len(spans))
-        ],
+        [packed([tensor[:, :, span] for tensor in mine]) for span in spans],
+        [[pieces.count * parts.size] for parts in coming],
         OUT,
     )
-    received = cast(list[list[Tensor]], answer)
+    received = unpack_all(coming, cast(list[list[Tensor]], answer), pieces.count)
     x, g = (
         assemble([parts[i] for parts in received], layout.rows, [every] * len(spans), (layout.p, width))
         for i in range(2)
     )
     update, fresh, finite = yield from _by_columns(method, held, aimed, x, g)
+    coming = [record(Like((held.x.shape[1], span.stop - span.start), x.dtype)) for span in spans]
     answer = yield Swap(
-        [[cut_out(update.x, rows, every)] for rows in layout.rows],
-        [[Like((pieces.count, held.x.shape[1], span.stop - span.start), x.dtype)] for span in spans],
+        [packed([cut_out(update.x, rows, every)]) for rows in layout.rows],
+        [[pieces.count * parts.size] for parts in coming],
         BACK,
     )
-    new_x = torch.cat([parts[0] for parts in cast(list[list[Tensor]], answer)], -1)
-    return new_x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite
+    received = unpack_all(coming, cast(list[list[Tensor]], answer), pieces.count)
+    new_x = torch.cat([parts[0] for parts in received], -1)
+    return _keep_finite(held, new_x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite)
 
 
 def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
     """Each matrix is sent to one rank, which steps it as a single process would, and sends it back."""
-    layout, base = pieces.layout, method.base
+    layout, base = pieces.layout.stored, method.base
+    turn = pieces.turn
     aimed = aim(method, held) if base.entrywise else None
     moved = method.kinds if aimed is None else method.own
     per_matrix = sorted(per_matrix_names(method.kinds))
     entries = [name for name in moved if name not in per_matrix]
     mine = [
-        held.x,
-        held.grad if aimed is None else aimed.direction.matrices,
-        *(held.state[name] for name in entries),
+        turn(held.x),
+        turn(held.grad if aimed is None else aimed.direction.matrices),
+        *(turn(held.state[name]) for name in entries),
     ]
     statistic = [] if aimed is None else aimed.statistic
     first, last = pieces.owners[layout.me]
     owned = last - first
-    answer = yield Swap(
-        [[tensor[a:b] for tensor in (*mine, *statistic)] for a, b in pieces.owners],
-        [
-            [
-                *(Like((owned, *layout.shapes[member]), tensor.dtype) for tensor in mine),
-                *(Like((owned,), tensor.dtype) for tensor in statistic),
-            ]
-            for member in range(len(layout.ranks))
-        ],
-        OUT,
-    )
-    received = cast(list[list[Tensor]], answer)
+    coming = [
+        record(*(Like(shape, tensor.dtype) for tensor in mine), *(Like((), tensor.dtype) for tensor in statistic))
+        for shape in layout.shapes
+    ]
+    answer = yield Swap(by_owner([*mine, *statistic], pieces.owners), [[owned * parts.size] for parts in coming], OUT)
+    received = unpack_all(coming, cast(list[list[Tensor]], answer), owned)
     shape = (layout.p, layout.n)
     x, g, *rest = (
-        assemble([parts[i] for parts in received], layout.rows, layout.columns, shape) for i in range(len(mine))
+        turn(assemble([parts[i] for parts in received], layout.rows, layout.columns, shape)) for i in range(len(mine))
     )
     # copies: to step a block may write to its state
     state = {name: held.state[name][first:last].clone() for name in per_matrix} | dict(zip(entries, rest, strict=True))
@@ -187,27 +181,26 @@ def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
         scale, fresh = rescale(method, known, total, state, held.lr)
         step = method.block_step(maximize=False)  # the direction descends already
         new_x, new = _advance(step, x, g, state, held.lr, scale, fresh)
-    back = [new_x, *(new[name] for name in entries)]
-    values = [new[name] if name in new else state[name] for name in per_matrix]
+    back = [turn(new_x), *(turn(new[name]) for name in entries)]
+    values = packed([new[name] if name in new else state[name] for name in per_matrix])
+    of_pieces = record(*(Like(layout.shapes[layout.me], tensor.dtype) for tensor in back))
+    of_values = record(*(Like((), held.state[name].dtype) for name in per_matrix))
     answer = yield Swap(
         [
-            [*(cut_out(tensor, rows, columns) for tensor in back), *values]
+            [*packed([cut_out(tensor, rows, columns) for tensor in back]), *values]
             for rows, columns in zip(layout.rows, layout.columns, strict=True)
         ],
-        [
-            [
-                *(Like((b - a, *held.x.shape[1:]), tensor.dtype) for tensor in back),
-                *(Like((b - a,), held.state[name].dtype) for name in per_matrix),
-            ]
-            for a, b in pieces.owners
-        ],
+        [[(b - a) * of_pieces.size, (b - a) * of_values.size] for a, b in pieces.owners],
         BACK,
     )
-    returned = cast(list[list[Tensor]], answer)
-    new_x, *others = (torch.cat([parts[i] for parts in returned]) for i in range(len(back) + len(values)))
-    new = dict(zip([*entries, *per_matrix], others, strict=True))
-    finite = new["taken"] != held.state["taken"]
-    return new_x, {**({} if aimed is None else aimed.entries), **new}, finite
+    # owners have ranges of matrices, one after another
+    returned = [torch.cat(parts) for parts in zip(*cast(list[list[Tensor]], answer), strict=True)]
+    new_x, *others = map(turn, of_pieces.unpack(returned[0], pieces.count))
+    new = dict(zip([*entries, *per_matrix], [*others, *of_values.unpack(returned[1], pieces.count)], strict=True))
+    if aimed is not None:  # what owners return they have looked at
+        finite = new["taken"] != held.state["taken"]
+        new |= {name: where(finite, value, held.state[name]) for name, value in aimed.entries.items()}
+    return new_x, new
 
 
 STRATEGIES = {"two-phase": two_phase, "exchange": exchange, "whole": whole}
@@ -230,7 +223,8 @@ def _by_columns(
     """Step some columns: the update, the base's new state of each matrix, and which matrices are finite."""
     steps = method.algorithm.update_columns(x, g, held.lr, method.group)
     wanted = next(steps)
-    answer = yield Sum([*wanted, aimed.total, *aimed.statistic], SUM)
+    total = aimed.direction.matrices.sum((-2, -1))  # is finite only if its terms are
+    answer = yield Sum([*wanted, total, *aimed.statistic], SUM)
     sums = cast(list[Tensor], answer)
     total, *statistic = sums[len(wanted) :]
     scale, fresh = rescale(method, aimed, statistic, held.state, held.lr)
@@ -297,6 +291,6 @@ def _advance(
     )
 
 
-def blend(finite: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """The new value where it is finite."""
-    return torch.where(finite.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+def _keep_finite(held: Held, x: Tensor, state: State, finite: Tensor) -> Result:
+    """What is new where it is finite, else what is held."""
+    return where(finite, x, held.x), {name: where(finite, new, held.state[name]) for name, new in state.items()}

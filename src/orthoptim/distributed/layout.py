@@ -1,6 +1,6 @@
 """Which pieces of its matrices each rank holds, read from the placements of a DTensor."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import product
 from typing import cast
@@ -45,6 +45,16 @@ class Layout:
     def me(self) -> int:
         """The place of this rank in the group."""
         return self.ranks.index(dist.get_rank())
+
+    @cached_property
+    def stored(self) -> "Layout":
+        """The same of the matrices as the tensor holds them: rows are columns, where that is transposed.
+
+        Pieces travel so: to transpose them on the way costs more than all else that is done to them.
+        """
+        if not self.transposed:
+            return self
+        return replace(self, p=self.n, n=self.p, transposed=False, rows=self.columns, columns=self.rows)
 
     @property
     def cut(self) -> str:

@@ -55,16 +55,16 @@ class Pieces:
 
     def matrices(self, stack: Tensor) -> Tensor:
         """A stack of such tensors as (B, rows, columns)."""
-        rows, columns = self.layout.shapes[self.layout.me]
-        if self.layout.transposed:
-            return stack.resolve_conj().reshape(self.count, columns, rows).mT
-        return stack.resolve_conj().reshape(self.count, rows, columns)
+        stored = self.layout.stored
+        return self.turn(stack.resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
+
+    def turn(self, matrices: Tensor) -> Tensor:
+        """Matrices (B, p, n) as the parameters hold them, see :attr:`Layout.stored`; and back."""
+        return matrices.mT if self.layout.transposed else matrices
 
     def write_(self, tensors: list[Tensor], matrices: Tensor) -> None:
         """The inverse of :meth:`gather`."""
-        if self.layout.transposed:
-            matrices = matrices.mT
-        copy_all_(tensors, list(matrices.reshape(len(tensors), *tensors[0].shape).unbind(0)))
+        copy_all_(tensors, list(self.turn(matrices).reshape(len(tensors), *tensors[0].shape).unbind(0)))
 
 
 def make_pieces(

@@ -137,13 +137,12 @@ class ShardedStep:
             for param, grad in zip(params, given, strict=True)
         ]
         before = jobs.Held(x, pieces.gather(grads).to(x.dtype), state, lr)
-        new_x, new_state, finite = yield from jobs.STRATEGIES[pieces.strategy](method, before, pieces)
-        new_x = jobs.blend(finite, new_x, x)
+        new_x, new_state = yield from jobs.STRATEGIES[pieces.strategy](method, before, pieces)
         pieces.write_(params, new_x)
         if pieces.half:
             pieces.matrices(held["master"]).copy_(new_x)
         for name, value in new_state.items():
-            state[name].copy_(jobs.blend(finite, value, state[name]))
+            state[name].copy_(value)
         _count(held["step"], given)
 
     def _method(self, plan: GroupPlan) -> jobs.Method:
@@ -180,6 +179,7 @@ def _local_gradient(param: DTensor) -> Tensor | None:
     if grad is None:
         return None
     assert isinstance(grad, DTensor)
-    if grad._spec is not param._spec and grad.placements != param.placements:  # such as a pending sum
+    ours, theirs = param._spec, grad._spec
+    if theirs is not ours and theirs.placements != ours.placements:  # such as a pending sum
         grad = grad.redistribute(placements=param.placements)
     return grad._local_tensor

@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor
 from orthoptim.distributed.agreement import meshes
 from orthoptim.distributed.layout import first_matrix_dim
 from orthoptim.distributed.pieces import Pieces, assemble, choose_owners, make_pieces
-from orthoptim.distributed.wire import BACK, OUT, Job, Like, Steps, Swap, run
+from orthoptim.distributed.records import Like, by_owner, packed, record, unpack_all
+from orthoptim.distributed.wire import BACK, OUT, Job, Steps, Swap, run
 from orthoptim.views import compute_dtype, matrix_shape, real_dtype
 
 Measure = Callable[[Tensor], Tensor]
@@ -31,18 +32,17 @@ def survey(params: Sequence[DTensor], view: str, side: str, measure: Measure) ->
             return
         x = pieces.gather([params[i].to_local() for i in pieces.members]).to(pieces.dtype)
         first, last = pieces.owners[layout.me]
-        everyone = range(len(layout.ranks))
-        answer = yield Swap(
-            [[x[a:b]] for a, b in pieces.owners],
-            [[Like((last - first, *layout.shapes[member]), x.dtype)] for member in everyone],
-            OUT,
-        )
-        parts = [tensors[0] for tensors in cast(list[list[Tensor]], answer)]
+        coming = [record(Like(shape, x.dtype)) for shape in layout.shapes]
+        answer = yield Swap(by_owner([x], pieces.owners), [[(last - first) * parts.size] for parts in coming], OUT)
+        received = unpack_all(coming, cast(list[list[Tensor]], answer), last - first)
+        parts = [fields[0] for fields in received]
         values = measure(assemble(parts, layout.rows, layout.columns, (layout.p, layout.n)))
+        of_values = record(Like((), values.dtype))
         answer = yield Swap(
-            [[values] for _ in everyone], [[Like((b - a,), values.dtype)] for a, b in pieces.owners], BACK
+            [packed([values])] * len(layout.ranks), [[(b - a) * of_values.size] for a, b in pieces.owners], BACK
         )
-        together = torch.cat([tensors[0] for tensors in cast(list[list[Tensor]], answer)])
+        (together,) = of_values.unpack(torch.cat([one for (one,) in cast(list[list[Tensor]], answer)]), pieces.count)
+        together = together.contiguous()
         for i, mine in zip(pieces.members, together.view(len(pieces.members), -1), strict=True):
             found[i] = mine.view(layout.batch)
 

@@ -5,7 +5,6 @@ answer. :func:`run` takes the coroutines of all buckets through their stages tog
 collective, however many parameters there are.
 """
 
-import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from orthoptim.distributed.records import ALIGNMENT
 from orthoptim.stiefel import as_real
 
 # Stages of a step. Matrices go out, sums are taken, matrices come back; a bucket may leave any of them out.
 OUT, SUM, BACK = 0, 1, 100
 
-_ALIGNMENT = 16  # bytes: that of complex128
 _BITS = 64
 
 
@@ -32,19 +31,15 @@ class Sum:
     stage: int
 
 
-class Like(NamedTuple):
-    """What a tensor that is to come looks like."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
 @dataclass
 class Swap:
-    """Tensors for each member of the group, and what is expected of each; the answer is that, by member."""
+    """Tensors of bytes for each member of the group, and the sizes of those expected; the answer is these, by member.
+
+    All sizes are multiples of :data:`ALIGNMENT`.
+    """
 
     send: list[list[Tensor]]
-    expect: list[list[Like]]
+    expect: list[list[int]]
     stage: int
 
 
@@ -134,54 +129,35 @@ def serve_swaps(
     wishes: Sequence[Swap], group: dist.ProcessGroup, device: torch.device, digest: int | None
 ) -> tuple[list[list[list[Tensor]]], Tensor | None]:
     """One all-to-all of bytes, for all dtypes together."""
-    size = dist.get_world_size(group)
-    send: list[list[Tensor]] = [[] for _ in range(size)]
-    expect: list[list[Like]] = [[] for _ in range(size)]
+    members = range(dist.get_world_size(group))
+    send: list[list[Tensor]] = [[] for _ in members]
+    expect: list[list[int]] = [[] for _ in members]
     if digest is not None:
-        word = torch.tensor([digest - (1 << _BITS - 1)], dtype=torch.int64, device=device)
-        for member in range(size):
+        number = torch.tensor([digest - (1 << _BITS - 1), 0], dtype=torch.int64, device=device)
+        word = number.view(torch.uint8)
+        for member in members:
             send[member].append(word)
-            expect[member].append(Like((1,), torch.int64))
+            expect[member].append(ALIGNMENT)
     for wish in wishes:
-        for member in range(size):
+        for member in members:
             send[member].extend(wish.send[member])
             expect[member].extend(wish.expect[member])
-    going = [[_bytes(tensor.shape, tensor.dtype) for tensor in tensors] for tensors in send]
-    coming = [[_bytes(like.shape, like.dtype) for like in likes] for likes in expect]
-    outbox = torch.empty(sum(map(sum, going)), dtype=torch.uint8, device=device)
-    inbox = torch.empty(sum(map(sum, coming)), dtype=torch.uint8, device=device)
-    flat = [tensor for tensors in send for tensor in tensors]
-    slots = _views(outbox, [Like(tuple(tensor.shape), tensor.dtype) for tensor in flat])
-    for slot, tensor in zip(slots, flat, strict=True):
-        if tensor.numel():  # of many ranks, most own none of the few matrices of a bucket
-            slot.copy_(tensor)
-    dist.all_to_all_single(inbox, outbox, [sum(c) for c in coming], [sum(c) for c in going], group=group)
-    arrived = iter(_views(inbox, [like for likes in expect for like in likes]))
-    received = [[next(arrived) for _ in likes] for likes in expect]
+        wish.send = []  # to have its memory back
+    going = [sum(tensor.shape[0] for tensor in tensors) for tensors in send]
+    coming = [sum(sizes) for sizes in expect]
+    outbox = torch.cat([tensor for tensors in send for tensor in tensors])
+    del send
+    inbox = torch.empty(sum(coming), dtype=torch.uint8, device=device)
+    dist.all_to_all_single(inbox, outbox, coming, going, group=group)
+    arrived = iter(torch.split(inbox, [size for sizes in expect for size in sizes]))
+    received = [[next(arrived) for _ in sizes] for sizes in expect]
     differs = None
     if digest is not None:
-        words = torch.cat([tensors.pop(0) for tensors in received])
-        differs = (words != word).any()
+        words = torch.cat([parts.pop(0) for parts in received])
+        differs = (words.view(torch.int64).view(-1, 2) != number).any()
     answers = []
     for wish in wishes:
-        counts = [len(likes) for likes in wish.expect]
-        answers.append([tensors[:count] for tensors, count in zip(received, counts, strict=True)])
-        received = [tensors[count:] for tensors, count in zip(received, counts, strict=True)]
+        counts = [len(sizes) for sizes in wish.expect]
+        answers.append([parts[:count] for parts, count in zip(received, counts, strict=True)])
+        received = [parts[count:] for parts, count in zip(received, counts, strict=True)]
     return answers, differs
-
-
-def _bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
-    return -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-
-
-def _views(buffer: Tensor, likes: Sequence[Like]) -> list[Tensor]:
-    """The bytes of a buffer, seen as one tensor after another."""
-    typed = {dtype: buffer.view(dtype) for dtype in {like.dtype for like in likes}}
-    views, start = [], 0
-    for shape, dtype in likes:
-        strides = [1] * len(shape)
-        for i in range(len(shape) - 1, 0, -1):
-            strides[i - 1] = strides[i] * shape[i]
-        views.append(typed[dtype].as_strided(shape, strides, start // dtype.itemsize))
-        start += _bytes(shape, dtype)
-    return views

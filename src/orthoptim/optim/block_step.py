@@ -116,19 +116,19 @@ class BlockStep:
             total = total * direction.scale
         if self.decomposes:  # decompositions raise on NaN
             g = direction.whole()
-            direction = Direction(_where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
+            direction = Direction(where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
         update = self.update(x, direction, lr, state, t, self.group)
         del direction
         total = total + update.x.sum((-2, -1))
         finite = total - total == 0  # isfinite takes four passes
         del total, t
-        new_x = _where(finite, update.x, x, out=update.x)
+        new_x = where(finite, update.x, x, out=update.x)
         new_state = {**new_state, **update.state}
         kept: State = {}
         for name, value in new_state.items():
             # its own memory is written to, unless that is the new value of another buffer
             needed = any(other is state[name] for other in new_state.values())
-            kept[name] = _where(finite, value, state[name], out=None if needed else state[name])
+            kept[name] = where(finite, value, state[name], out=None if needed else state[name])
         kept["taken"] = _plus(state["taken"], finite)
         if update.clipped is not None:
             kept["clipped"] = _plus(state["clipped"], update.clipped & finite)
@@ -138,10 +138,10 @@ class BlockStep:
 def _newest(x: Tensor, master: Tensor) -> Tensor:
     """The master copy of each matrix, or the parameter itself where somebody has written to it since."""
     untouched = (master.to(x.dtype) == x).all(-1).all(-1)
-    return _where(untouched, master, x.to(master.dtype))
+    return where(untouched, master, x.to(master.dtype))
 
 
-def _where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+def where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """The matrices a where the condition holds, else b; in the memory of ``out``, one of both."""
     condition = condition.reshape(-1, *[1] * (a.ndim - 1))
     if torch.compiler.is_compiling() or a.dtype != b.dtype:
