@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.distributed.tensor import DTensor
 
 from orthoptim.base import Base
-from orthoptim.distributed.pieces import Pieces, choose_owners, make_pieces
+from orthoptim.distributed.pieces import Pieces, make_pieces
+from orthoptim.distributed.rounds import make_rounds
 from orthoptim.distributed.strategy import choose
 from orthoptim.optim.buckets import make_buckets
 from orthoptim.optim.telemetry import Plan
@@ -31,6 +32,9 @@ class Plans:
 
     Args:
         optimizer: whose param groups they are.
+
+    Attributes:
+        rounds: parts of the buckets whose matrices are cut, with their plans, in the order of the step.
     """
 
     def __init__(self, optimizer: "Orthoptimizer") -> None:
@@ -38,6 +42,7 @@ class Plans:
         self._key: tuple[Any, ...] = ()
         self._frozen: list[DTensor] = []
         self._plans: list[GroupPlan] = []
+        self.rounds: list[list[tuple[GroupPlan, Pieces]]] = []
 
     def __call__(self) -> list[GroupPlan]:
         """The plans as they are now.
@@ -72,7 +77,8 @@ class Plans:
                     kind = (index, pieces.count, p, n, pieces.dtype, pieces.device)
                     if pieces.count == 0:
                         continue
-                    shown.append(Plan(*kind, form, 1, pieces.strategy))
+                    blocks = sum(part.layout is pieces.layout for some in self.rounds for _, part in some)
+                    shown.append(Plan(*kind, form, blocks, pieces.strategy))
         return shown
 
     def _key_of(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -101,4 +107,6 @@ class Plans:
             if params:
                 how = partial(choose, by_columns=self._by_columns(group))
                 self._plans.append(GroupPlan(group, params, *make_pieces(params, group["view"], group["side"], how)))
-        choose_owners([pieces for plan in self._plans for pieces in plan.cut])
+        plan_of = {pieces.layout: plan for plan in self._plans for pieces in plan.cut}  # parts share that of the whole
+        cut = [pieces for plan in self._plans for pieces in plan.cut]
+        self.rounds = [[(plan_of[part.layout], part) for part in some] for some in make_rounds(cut)]

@@ -65,16 +65,13 @@ class ShardedStep:
                 self._step_local(work)
 
     def _step_cut(self, works: list[Work]) -> None:
-        buckets = {pieces for work in works for pieces in work.plan.cut}
-        if len(self._holdings) > len(buckets):  # there is a new plan
-            self._holdings = {pieces: held for pieces, held in self._holdings.items() if pieces in buckets}
-        todo = [
-            Job(pieces.group, pieces.device, self._steps(pieces, self._method(work.plan), work))
-            for work in works
-            for pieces in work.plan.cut
-        ]
-        if not todo:
+        rounds = self.plans.rounds
+        parts = {pieces for some in rounds for _, pieces in some}
+        if len(self._holdings) > len(parts):  # there is a new plan
+            self._holdings = {pieces: held for pieces, held in self._holdings.items() if pieces in parts}
+        if not rounds:
             return
+        work_of = {id(work.plan): (work, self._method(work.plan)) for work in works}
         present = [grad is not None for work in works for grad in work.grads]
 
         def check(group: dist.ProcessGroup, differs: Tensor) -> None:
@@ -86,7 +83,13 @@ class ShardedStep:
                 self._deferred.append((differs, group, present))
 
         digest = hashlib.blake2b(bytes(present), digest_size=8).digest()
-        run(todo, int.from_bytes(digest), check)
+        checked: set[dist.ProcessGroup] = set()
+        for some in rounds:
+            todo = []
+            for plan, pieces in some:
+                work, method = work_of[id(plan)]
+                todo.append(Job(pieces.group, pieces.device, self._steps(pieces, method, work)))
+            run(todo, int.from_bytes(digest), check, checked)
 
     def _step_local(self, work: Work) -> None:
         """Matrices that are whole here are stepped as those of plain tensors are."""

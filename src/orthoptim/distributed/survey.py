@@ -1,4 +1,4 @@
-"""Measuring all matrices of many DTensors with two collectives, however many there are."""
+"""Measuring all matrices of many DTensors with two collectives of a round, however many there are."""
 
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -10,8 +10,9 @@ from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.agreement import meshes
 from orthoptim.distributed.layout import first_matrix_dim
-from orthoptim.distributed.pieces import Pieces, assemble, choose_owners, make_pieces
+from orthoptim.distributed.pieces import Pieces, assemble, make_pieces
 from orthoptim.distributed.records import Like, by_owner, packed, record, unpack_all
+from orthoptim.distributed.rounds import make_rounds
 from orthoptim.distributed.wire import BACK, OUT, Job, Steps, Swap, run
 from orthoptim.views import compute_dtype, matrix_shape, real_dtype
 
@@ -23,7 +24,6 @@ Measure = Callable[[Tensor], Tensor]
 def survey(params: Sequence[DTensor], view: str, side: str, measure: Measure) -> list[Tensor]:
     """For each parameter the measure of the matrices of which this rank holds pieces, of its local batch shape."""
     local, cut = make_pieces(params, view, side, lambda layout: "local" if layout.cut == "none" else "whole")
-    choose_owners(cut)
     found: dict[int, Tensor] = {}
 
     def look(pieces: Pieces) -> Steps:
@@ -46,7 +46,9 @@ def survey(params: Sequence[DTensor], view: str, side: str, measure: Measure) ->
         for i, mine in zip(pieces.members, together.view(len(pieces.members), -1), strict=True):
             found[i] = mine.view(layout.batch)
 
-    run([Job(pieces.group, pieces.device, look(pieces)) for pieces in cut], 0, lambda *_: None)
+    checked: set[dist.ProcessGroup] = set()
+    for some in make_rounds(cut):
+        run([Job(pieces.group, pieces.device, look(pieces)) for pieces in some], 0, lambda *_: None, checked)
     for i in local:
         x = params[i].to_local()
         _, p, n, transposed = matrix_shape(params[i].shape, view, side)

@@ -56,13 +56,19 @@ class Job(NamedTuple):
     steps: Steps
 
 
-def run(jobs: Sequence[Job], digest: int, check: Callable[[dist.ProcessGroup, Tensor], None]) -> None:
+def run(
+    jobs: Sequence[Job],
+    digest: int,
+    check: Callable[[dist.ProcessGroup, Tensor], None],
+    checked: set[dist.ProcessGroup],
+) -> None:
     """Run all jobs to their end.
 
     Args:
         jobs: in an order that is the same on all ranks.
         digest: 64 bits of what must be the same on all ranks of a group. They ride in its first collective.
         check: is called after that, with a tensor that is true if they are not.
+        checked: the groups that have sent it; those that do are added.
     """
     # Groups are served in this order, also by ranks that have no part in some of the jobs: no two wait for each other.
     order: dict[tuple[dist.ProcessGroup, torch.device], int] = {}
@@ -71,7 +77,6 @@ def run(jobs: Sequence[Job], digest: int, check: Callable[[dist.ProcessGroup, Te
         order.setdefault((job.group, job.device), len(order))
         with suppress(StopIteration):
             waiting.append((job, next(job.steps)))
-    checked: set[dist.ProcessGroup] = set()
     while waiting:
         stage = min(wish.stage for _, wish in waiting)
         now = [(job, wish) for job, wish in waiting if wish.stage == stage]

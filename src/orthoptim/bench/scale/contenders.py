@@ -49,8 +49,10 @@ def ours(params: list[Parameter]) -> Contender:
     """POGO with its default base and landing."""
     optimizer = oo.POGO(params, LR)
     owned = [0] * dist.get_world_size()
-    for plan in optimizer._sharded_step().plans():
-        for pieces in plan.cut:
+    plans = optimizer._sharded_step().plans
+    plans()
+    for some in plans.rounds:
+        for _, pieces in some:
             for rank, (first, last) in enumerate(pieces.owners):
                 owned[rank] += (last - first) * pieces.layout.p * pieces.layout.n
     return Contender(
