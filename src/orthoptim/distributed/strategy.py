@@ -3,14 +3,16 @@
 | cut | strategy | collectives of a step |
 |---|---|---|
 | not at all: replicated, or split over the batch | ``local`` | none |
-| near-square, 3pn/w < 4p²; or the method or its base needs whole matrices | ``whole`` | 2 all-to-all |
+| near-square, n/p < 2w; or the method or its base needs whole matrices | ``whole`` | 2 all-to-all |
 | the long side | ``two-phase`` | 2 all-reduce |
 | the short side | ``exchange``: to a cut of the long side, two-phase, and back | 2 all-to-all, 2 all-reduce |
 | both sides | ``whole`` | 2 all-to-all |
 
-``whole`` moves 3pn/w numbers per matrix and rank (X and G to an owner, X⁺ back), ``two-phase`` all-reduces XXᴴ and XGᴴ,
-then RRᴴ, whatever n is. Cuts in strides, as of FSDP2 over tensor parallelism, are cuts like any other: sums do not ask
-for the order of columns, and owners put it right.
+``whole`` sends 3pn/w numbers per matrix and rank (X and G to an owner, X⁺ back); ``two-phase`` all-reduces XXᴴ and XGᴴ,
+then RRᴴ, which sends 6p², whatever n is: less from n/p = 2w on. ``exchange`` sends the sum of both, never less than
+``whole`` on average, and from there on at most twice as much; but all ranks share in every matrix, where few owners
+would have much to do while the others wait. Cuts in strides, as of FSDP2 over tensor parallelism, are cuts like any
+other: sums do not ask for the order of columns, and owners put it right.
 """
 
 from orthoptim.distributed.layout import Layout
@@ -28,7 +30,7 @@ def choose(layout: Layout, by_columns: bool) -> str:
     cut, p, n, world = layout.cut, layout.p, layout.n, len(layout.ranks)
     if cut == "none":
         return "local"
-    if cut == "both" or not by_columns or 3 * n < 4 * p * world:
+    if cut == "both" or not by_columns or n < 2 * p * world:
         return "whole"
     return "two-phase" if cut == "columns" else "exchange"
 
