@@ -80,7 +80,7 @@ def test_a_run_records_all_that_was_asked_for(tmp_path):
         assert columns["time"] == sorted(columns["time"])
         assert columns["gap"][-1] < 1e-6 <= columns["gap"][-2]
         assert trial.environment["torch"] == torch.__version__
-    assert run.trials[0].options == {"lr": 0.25, "base": "SGD", "momentum": 0.3}
+    assert run.trials[0].options == {"lr": 0.25, "base": "SGD", "momentum": 0.3, "landing": "half"}
     assert run.config["n"] == 16
     assert {"cpu", "threads", "revision", "python"} <= run.environment.keys()
     assert not (tmp_path / ".checkpoints").exists()
@@ -118,7 +118,7 @@ def test_another_configuration_is_another_run(tmp_path):
     runner.run(one, Quiet())
     run = runner.run(other, Quiet())
     assert one.path != other.path
-    assert run.trials[0].options == {"lr": 0.1, "base": "SGD", "momentum": 0.3}
+    assert run.trials[0].options == {"lr": 0.1, "base": "SGD", "momentum": 0.3, "landing": "half"}
 
 
 def test_a_method_that_raises_has_failed_and_the_others_go_on(tmp_path, monkeypatch):

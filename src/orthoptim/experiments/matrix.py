@@ -127,10 +127,10 @@ def start(p: int, n: int, generator: torch.Generator) -> Tensor:
     return oo.orthogonalize_(torch.empty(p, n, dtype=torch.float64), init="random", generator=generator)
 
 
-def pogos(options: Options) -> dict[str, Options]:
-    """POGO as in the paper, with λ = ½; POGO-BB; and the other landings and the authors' package with the same options.
+def pogo_variants(options: Options) -> dict[str, Options]:
+    """POGO-BB, and the other landings and the authors' package with the options of POGO, which lands with λ = ½.
 
     BB needs no options, but a strict landing: its leaps are long, and one landing leaves it as far as 0.4 away.
     """
     alike = ("POGO-safe", "POGO-root", "POGO-argmin", "POGO-strict", "pogo-torch")
-    return {"POGO": {**options, "landing": "half"}, "POGO-BB": {"landing": "strict"}, **dict.fromkeys(alike, options)}
+    return {"POGO-BB": {"landing": "strict"}, **dict.fromkeys(alike, options)}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from orthoptim.experiments.claims import Claim, Verdict, column, growth, missing, ranking, steps_to, time_to, verdict
 from orthoptim.experiments.experiment import DTYPES, Config, Experiment, Scale, register
-from orthoptim.experiments.matrix import MatrixProblem, pogos, start
+from orthoptim.experiments.matrix import MatrixProblem, pogo_variants, start
 from orthoptim.experiments.methods import PAPER, Options
 from orthoptim.experiments.results import Run
 
@@ -69,13 +69,15 @@ def hyperparameters(n: int) -> dict[str, Options]:
     RSDM's r is a share of n. The length of LandingPC's steps is η whatever the gradient, while distances on the
     manifold grow as √n. All else is set by the spectrum of A, which does not depend on n.
     """
+    pogo = {"lr": 0.25, "base": "SGD", "momentum": 0.3}
     return {
-        **pogos({"lr": 0.25, "base": "SGD", "momentum": 0.3}),
+        "POGO": {**pogo, "landing": "half"},
         "RGD": {"lr": 0.15},
         "RSDM": {"lr": 1.5, "r": max(2, round(700 * n / FULL))},
         "Landing": {"lr": 0.25, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 10.5 * (n / FULL) ** 0.5, "lam": 0.01},
         "SLPG": {"lr": 0.125},
+        **pogo_variants(pogo),
     }
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 import orthoptim as oo
 from orthoptim.experiments.claims import Claim, Verdict, column, growth, missing, ranking, statuses, time_to, verdict
 from orthoptim.experiments.experiment import DTYPES, Config, Experiment, Scale, register
-from orthoptim.experiments.matrix import MatrixProblem, pogos, start
+from orthoptim.experiments.matrix import MatrixProblem, pogo_variants, start
 from orthoptim.experiments.methods import PAPER, Options
 from orthoptim.experiments.pca import FULL, bb_first, near_rgd
 from orthoptim.experiments.results import Run
@@ -67,13 +67,15 @@ class ProcrustesProblem(MatrixProblem):
 
 def hyperparameters(n: int) -> dict[str, Options]:
     """The paper's, tuned at n = 2000 and scaled to n as those of PCA are."""
+    pogo = {"lr": 0.5, "base": "SGD", "momentum": 0.1}
     return {
-        **pogos({"lr": 0.5, "base": "SGD", "momentum": 0.1}),
+        "POGO": {**pogo, "landing": "half"},
         "RGD": {"lr": 0.5},
         "RSDM": {"lr": 2.0, "r": max(2, round(900 * n / FULL))},
         "Landing": {"lr": 0.5, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 1.5 * (n / FULL) ** 0.5, "lam": 0.1},
         "SLPG": {"lr": 0.5},
+        **pogo_variants(pogo),
     }
 
 
