@@ -166,6 +166,21 @@ def test_the_fused_step_follows_options_that_change(monkeypatch):
         torch.testing.assert_close(params[0], others[0], rtol=0, atol=2e-6)
 
 
+def test_the_fused_step_has_a_graph_for_counters_of_another_dtype(monkeypatch):
+    """Without guards, one made for int32 would read the memory of a loaded int64 as such."""
+    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
+    params = [point(8, 3, 3)]
+    opt = oo.POGO(params, 0.1, compile=True)
+    torch._dynamo.reset()
+    counters.clear()
+    steps(opt, params, 2)
+    state = opt.state[params[0]]
+    state.update({name: state[name].long() for name in ("taken", "clipped")})
+    steps(opt, params, 1)
+    assert counters["stats"]["unique_graphs"] == 2
+    assert state["taken"].unique().tolist() == [3]
+
+
 def _entries(x):
     return [row.split(1, 1) for row in x.unbind(1)]
 

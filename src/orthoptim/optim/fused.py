@@ -62,7 +62,8 @@ class FusedStep:
         columns = {name: state[name].unsqueeze(1) for name in self.columns}
         options = [value for name, value in self.group.items() if name not in ("params", "param_names", "lr")]
         steps = [table[0][0].stride(0) for table in (entries, *tables.values())]  # in memory, from matrix to matrix
-        key = (x.shape[1:], x.dtype, x.device, grad.stride(), *steps, repr(options))
+        dtypes = [column.dtype for column in columns.values()]  # a loaded state may count in another
+        key = (x.shape[1:], x.dtype, x.device, grad.stride(), *steps, *dtypes, repr(options))
         if key not in self._compiled:
             self._compiled[key] = Compiled(self._advance_, dynamic=False, options=_OPTIONS)
             for a in tree_leaves((entries, grad, tables, columns)):

@@ -9,7 +9,7 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.optim.block_step import Update
-from orthoptim.optim.landing import field_columns
+from orthoptim.optim.landing import field_columns, landing_field
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.views import Side, View
 
@@ -78,12 +78,8 @@ class LandingPC(Orthoptimizer):
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
     ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
-        (g, scale), pull = direction, group["lam"] * lr if group["coupled"] else group["lam"]
-        half = 0.5 * lr if scale is None else 0.5 * (lr * scale)[:, None, None]
-        # X − ηΛ = X − [½ηA]G + [½ηB − ηλC]X: all factors are multiplied into p×p matrices
-        a, b = x @ x.mH, x @ g.mH
-        moved = torch.baddbmm(x, a * -half, g)
-        x = torch.baddbmm(moved, b * half - pull * stiefel.subtract_identity(a), x)
+        g, lam = direction.whole(), group["lam"]
+        x = x - lr * landing_field(x, g, lam)[0] if group["coupled"] else x - landing_field(x, lr * g, lam)[0]
         if group["tau"] is None:
             return Update(x)
         far = stiefel.distance(x) > group["tau"]
