@@ -11,8 +11,9 @@ from orthoptim.experiments.circuits.schedule import Schedule
 PATIENCE = 20
 
 
-def make(lr=1.0):
-    return Schedule(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=lr), plateau=10, patience=PATIENCE)
+def make(lr=1.0, plateau=10, progress=1e-4):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=lr)
+    return Schedule(optimizer, plateau=plateau, progress=progress, patience=PATIENCE)
 
 
 @given(st.lists(st.sampled_from([1.0, 1.0005, 1.2, 1.5]), max_size=30), st.integers(0, 30))
@@ -45,4 +46,13 @@ def test_small_gains_keep_the_learning_rate_but_not_the_training():
     for _ in range(PATIENCE):
         schedule.see(1.3)
     assert schedule.exhausted
-    assert schedule.lr == 0.5
+    assert schedule.lr == 0.25  # two plateaus
+
+
+def test_the_learning_rate_is_halved_after_so_many_epochs_without_progress():
+    schedule, rates = make(plateau=2, progress=0.01), []
+    for bpd in (1.4, 1.35, 1.345, 1.338, 1.336, 1.33, 1.325, 1.31):
+        schedule.see(bpd)
+        rates.append(schedule.lr)
+    # small gains add up: 1.338 is progress since 1.35
+    assert rates == [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5]

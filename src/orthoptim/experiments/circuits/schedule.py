@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 GAIN = 1e-3
-"""Bits per dimension by which a better model is told."""
+"""Bits per dimension by which a model is told from a better one, for which training goes on."""
 
 
 class Schedule:
@@ -15,7 +15,8 @@ class Schedule:
 
     Args:
         optimizer: whose learning rate it is.
-        plateau: epochs without progress after which it is halved.
+        plateau: epochs in a row without progress after which it is halved.
+        progress: bits per dimension to gain since the last progress.
         patience: epochs without a gain of ``GAIN`` after which training stops.
 
     Attributes:
@@ -24,16 +25,24 @@ class Schedule:
         stalled: epochs since it was beaten.
 
     Example:
-        >>> schedule = Schedule(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0), plateau=10, patience=20)
-        >>> for _ in range(12):
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = Schedule(optimizer, plateau=10, progress=0.01, patience=20)
+        >>> for _ in range(11):
         ...     schedule.see(1.3)
         >>> schedule.lr, schedule.stalled, schedule.exhausted
-        (0.5, 11, False)
+        (0.5, 10, False)
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, plateau: int, patience: int) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, plateau: int, progress: float, patience: int) -> None:
         self.optimizer, self.patience = optimizer, patience
-        self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=plateau, eps=0.0)
+        self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer,
+            factor=0.5,
+            patience=plateau - 1,  # torch halves in the epoch after so many
+            threshold=progress,
+            threshold_mode="abs",
+            eps=0.0,
+        )
         self.epochs, self.best, self.stalled = 0, math.inf, 0
 
     @property

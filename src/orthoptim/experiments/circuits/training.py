@@ -37,8 +37,8 @@ class CircuitTraining(Problem):
 
     Args:
         config: with ``dataset``, ``train_images`` and ``test_images``, ``states`` (values of a pixel), ``units``,
-            ``batch_size``, ``epochs``, ``evaluations`` (per epoch), ``plateau`` and ``patience`` (see
-            :class:`Schedule`), ``dtype``, ``device`` and ``sharded`` (if not, it may be left out).
+            ``batch_size``, ``epochs``, ``evaluations`` (per epoch), ``plateau``, ``progress`` and ``patience``
+            (see :class:`Schedule`), ``dtype``, ``device`` and ``sharded`` (if not, it may be left out).
         seed: of all draws.
         draw: whether the trained circuit draws pictures.
     """
@@ -66,7 +66,7 @@ class CircuitTraining(Problem):
         self.too_far = 2 * height * width * math.log(config["states"])
         self.budget = math.ceil(config["epochs"] * self.loader.steps_per_epoch)
         self.stride: int = max(1, self.loader.steps_per_epoch // config["evaluations"])
-        self.plateau, self.patience = config["plateau"], config["patience"]
+        self._halving = {name: config[name] for name in ("plateau", "progress", "patience")}
         self._last_loss = 0.0
         self._sum, self._batches = 0.0, 0
         self._validated: tuple[int, float] = (-1, math.nan)
@@ -79,7 +79,7 @@ class CircuitTraining(Problem):
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """See :meth:`Problem.begin`."""
         super().begin(optimizer)
-        self.schedule = Schedule(optimizer, self.plateau, self.patience)
+        self.schedule = Schedule(optimizer, **self._halving)
 
     def advance(self) -> None:
         """Train on one batch."""
@@ -110,7 +110,7 @@ class CircuitTraining(Problem):
                 return Outcome("diverged", f"validation gives {bpd} bits per dimension after {self.step} steps")
             self.schedule.see(bpd)
         if self.schedule.exhausted:
-            return Outcome("converged", f"no better for {self.patience} epochs")
+            return Outcome("converged", f"no better for {self.schedule.patience} epochs")
         return Outcome("budget") if self.step >= self.budget else None
 
     def evaluate(self) -> dict[str, float]:
