@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import orthoptim as oo
+from orthoptim.experiments.experiment import EXPERIMENTS, configuration
 from orthoptim.experiments.networks.vit import OrthogonalAttention, OViT
 from orthoptim.experiments.vit import ATTENTION, PAPER_SIZES, make_model
 
@@ -52,3 +53,12 @@ def test_the_class_token_attends_to_every_patch():
 def test_heads_must_divide():
     with pytest.raises(ValueError, match="no multiple"):
         OViT(dim=10, heads=4)
+
+
+def test_learning_rates_of_the_paper_are_for_its_number_of_steps():
+    vit = EXPERIMENTS["vit"]
+    laptop, paper = (vit.methods(configuration(vit, scale)) for scale in ("laptop", "paper"))
+    changed = {name for name in paper if laptop[name]["lr"] != paper[name]["lr"]}
+    assert changed == {"POGO", "Landing", "LandingPC", "SLPG"}
+    assert {laptop[name]["lr"] for name in changed} == {paper["RGD"]["lr"]}
+    assert (paper["RSDM"]["r"], laptop["RSDM"]["r"]) == (300, 75)
