@@ -9,7 +9,6 @@ import orthoptim as oo
 from orthoptim.base import Base, Direction
 from orthoptim.optim.state import lay_together, together
 from orthoptim.stiefel import plan
-from orthoptim.stiefel import scratch as kept
 
 
 def parameters(count, *shape, columns=False, dtype=torch.float32):
@@ -122,21 +121,6 @@ def test_a_buffer_may_take_over_that_of_another_name():
             assert torch.equal(opt.state[param]["before"], gradients[1])
     finally:
         Remembering._registry.pop("remembering")
-
-
-def test_scratch_is_kept_per_name_and_dtype_and_grows():
-    kept.forget()
-    like = torch.empty(0)
-    first = kept.scratch("a", like, 4, 8)
-    assert first.shape == (4, 8)
-    assert kept.scratch("a", like, 2, 2).data_ptr() == first.data_ptr()
-    assert kept.scratch("b", like, 2, 2).data_ptr() != first.data_ptr()
-    assert kept.scratch("a", like.double(), 2).dtype == torch.float64
-    assert kept.scratch("a", like, 100).shape == (100,)
-    with torch.inference_mode():
-        inside = kept.scratch("c", like, 3)
-    inside.zero_()  # would raise if it had been made an inference tensor
-    kept.forget()
 
 
 def test_laying_together_keeps_large_and_lone_tensors():

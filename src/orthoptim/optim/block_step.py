@@ -70,9 +70,9 @@ class BlockStep:
         """Step the matrices of one block; they are written, with their state, after all has been computed."""
         mine = together(block.pick(params))
         held = {name: together(block.pick(column)) for name, column in columns.items()}
-        x = block.gather(mine, "x").detach()
+        x = block.gather(mine).detach()
         if half:
-            x = _newest(x, block.gather(held["master"], "master"))
+            x = _newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
         advance = self._advance_compiled if self.group["compile"] else self.advance
         # nobody else holds the gathered gradient, so that its memory is free again once it is used
@@ -87,7 +87,7 @@ class BlockStep:
                 block.write_(tensors, value)
 
     def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
-        return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors, name)
+        return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors)
 
     def _advance_compiled(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
         """``advance``, compiled; tiny matrices change in place."""

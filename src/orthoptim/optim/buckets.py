@@ -14,7 +14,6 @@ from torch import Tensor
 
 from orthoptim.optim.checks import has_values
 from orthoptim.stiefel.plan import TINY, block_size
-from orthoptim.stiefel.scratch import scratch
 from orthoptim.views import compute_dtype, matrix_shape
 
 
@@ -34,11 +33,10 @@ class Block(NamedTuple):
         """The members' among tensors that belong to all parameters."""
         return [tensors[i] for i in self.members]
 
-    def gather(self, tensors: Sequence[Tensor], name: str | None = None) -> Tensor:
+    def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the members' shape as (B, p, n); a single one is viewed, not copied, where strides allow.
 
-        Tiny matrices are copied, unless they lie so already; with a name, to memory that is kept, where the next ones
-        of that name overwrite them.
+        Tiny matrices are copied, unless they lie so already.
         """
         one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
         matrices = one.resolve_conj().reshape(-1, self.rows, self.columns)
@@ -47,9 +45,7 @@ class Block(NamedTuple):
         batch = len(matrices)
         # entry by entry, which is three times as fast as a copy of the transposed view
         if self.batch_last and (batch == 1 or matrices.stride(0) != 1):
-            kept = name is not None and not torch.compiler.is_compiling()
-            room = scratch(f"gathered {name}", matrices, self.rows * self.columns, batch) if kept else None
-            entries = torch.stack(matrices.flatten(1).unbind(1), out=room)
+            entries = torch.stack(matrices.flatten(1).unbind(1))
             matrices = entries.view(self.rows, self.columns, batch).permute(2, 0, 1)
         return matrices.mT if self.transposed else matrices
 

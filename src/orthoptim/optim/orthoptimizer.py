@@ -15,6 +15,7 @@ from orthoptim.distributed.detect import full, is_dtensor
 from orthoptim.optim import checks, ordinary
 from orthoptim.optim.block_step import BlockStep, Update
 from orthoptim.optim.buckets import make_buckets
+from orthoptim.optim.memory import keep_freed_memory
 from orthoptim.optim.options import dissolve, group_defaults, hyperparameters
 from orthoptim.optim.resume import check_saved, restore_state
 from orthoptim.optim.state import create, lay_together, together
@@ -73,6 +74,7 @@ class Orthoptimizer(Optimizer):
             **options,
             **dissolve(base, self._names),
         }
+        keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
         self._block_steps: dict[int, BlockStep] = {}
         self._sharded: ShardedStep | None = None

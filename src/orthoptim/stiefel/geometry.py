@@ -6,6 +6,8 @@ Every function takes batches of matrices, real or complex, on or off the manifol
 import torch
 from torch import Tensor
 
+from orthoptim.stiefel.plan import TINY
+
 
 def sym(a: Tensor) -> Tensor:
     """Hermitian part ½(A + Aᴴ) of square matrices."""
@@ -38,6 +40,13 @@ def square_norm(a: Tensor) -> Tensor:
     """‖A‖_F², one value per matrix."""
     real = as_real(a)
     dims = tuple(range(a.ndim - 2, real.ndim))
+    tiny = a.shape[-1] * a.shape[-2] <= TINY**2
+    if tiny and a.ndim == 3 and a.stride(0) == 1 < len(a):  # the batch last in memory: no pass to write squares
+        first, *others = real.flatten(1).unbind(1)
+        total = first.square()
+        for entry in others:
+            total.addcmul_(entry, entry)
+        return total
     if not real.is_contiguous():  # where vector_norm is a hundred times slower
         return real.square().sum(dims)
     size: Tensor = torch.linalg.vector_norm(real, dim=dims)

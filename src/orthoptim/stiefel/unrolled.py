@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel.landing import Policy, clip_length
-from orthoptim.stiefel.scratch import scratch
 
 Table = list[list[Tensor]]
 Upper = dict[tuple[int, int], Tensor]
@@ -55,7 +54,7 @@ def _slots(new: Tensor | None, p: int, n: int) -> tuple[Slots, Slots, Slots]:
     if new is None:
         return (None,) * (p * n), (None,) * (n * n), (None,) * (p * n)
     entries = n * n if _has_diagonal(new, n) else n * (n - 1)
-    room = scratch("tiny", new, p * n + max(entries, p * (p + 1) // 2), new.shape[-1]).unbind(0)
+    room = new.new_empty(p * n + max(entries, p * (p + 1) // 2), new.shape[-1]).unbind(0)
     return room[: p * n], room[p * n :], new.flatten(0, 1).unbind(0)
 
 
