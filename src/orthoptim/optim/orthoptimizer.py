@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.distributed.agreement import agreement
-from orthoptim.distributed.detect import full, is_dtensor
+from orthoptim.distributed.detect import is_dtensor
 from orthoptim.optim import checks, ordinary
 from orthoptim.optim.block_step import BlockStep, Update
 from orthoptim.optim.buckets import make_buckets
@@ -19,9 +19,9 @@ from orthoptim.optim.memory import keep_freed_memory
 from orthoptim.optim.options import dissolve, group_defaults, hyperparameters
 from orthoptim.optim.resume import check_saved, restore_state
 from orthoptim.optim.state import create, lay_together, together
-from orthoptim.optim.telemetry import Drift, Plan
+from orthoptim.optim.telemetry import Drift, Plan, drift_of
 from orthoptim.stiefel import Sums, Table
-from orthoptim.views import Side, View, compute_dtype, distance, full_precision, real_dtype
+from orthoptim.views import Side, View, compute_dtype, full_precision, real_dtype
 
 if TYPE_CHECKING:
     from orthoptim.distributed.sharded import ShardedStep
@@ -256,20 +256,11 @@ class Orthoptimizer(Optimizer):
 
         The distance is that of the parameters as the model uses them. Synchronises with the device.
         """
-        report = []
-        for index, group in enumerate(self.param_groups):
-            if group["algorithm"] in ordinary.DEFAULTS:
-                continue
-            if not group["params"]:
-                report.append(Drift(index, 0, 0.0, 0.0, 0, 0))
-                continue
-            distances = [distance(p, view=group["view"], side=group["side"]).reshape(-1) for p in group["params"]]
-            values = torch.cat([d.double().cpu() for d in distances])
-            states = [self.state[p] for p in group["params"] if p in self.state and "taken" in self.state[p]]
-            skipped = sum(int(s["step"]) * s["taken"].numel() - int(full(s["taken"]).sum()) for s in states)
-            clipped = sum(int(full(s["clipped"]).sum()) for s in states)
-            report.append(Drift(index, len(values), float(values.mean()), float(values.max()), skipped, clipped))
-        return report
+        return [
+            drift_of(group, index, self.state)
+            for index, group in enumerate(self.param_groups)
+            if group["algorithm"] == self.algorithm
+        ]
 
     def plan(self) -> list[Plan]:
         """How the constrained parameters are gathered into buckets, and by which form each is stepped.

@@ -1,8 +1,13 @@
 """What an optimizer tells of itself."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+
+from orthoptim.distributed.detect import full
+from orthoptim.views import distance
 
 
 class Drift(NamedTuple):
@@ -14,6 +19,19 @@ class Drift(NamedTuple):
     max_distance: float
     skipped: int
     clipped: int
+
+
+def drift_of(group: Mapping[str, Any], index: int, state: Mapping[Tensor, Mapping[str, Tensor]]) -> Drift:
+    """That of a constrained group, the index-th, from its parameters and their state."""
+    params = group["params"]
+    if not params:
+        return Drift(index, 0, 0.0, 0.0, 0, 0)
+    distances = [distance(param, view=group["view"], side=group["side"]).reshape(-1) for param in params]
+    values = torch.cat([each.double().cpu() for each in distances])
+    states = [state[param] for param in params if param in state and "taken" in state[param]]
+    skipped = sum(int(s["step"]) * s["taken"].numel() - int(full(s["taken"]).sum()) for s in states)
+    clipped = sum(int(full(s["clipped"]).sum()) for s in states)
+    return Drift(index, len(values), float(values.mean()), float(values.max()), skipped, clipped)
 
 
 class Plan(NamedTuple):
