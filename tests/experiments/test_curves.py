@@ -168,3 +168,10 @@ def test_estimates_of_nothing_one_and_zero():
     assert curves.estimate([2.0, np.nan], log=True).trials == 1
     assert curves.estimate([0.0, 1.0], log=True).mean == 0
     assert curves.estimate([1e-2, 1e-4], log=True).mean == pytest.approx(1e-3)
+
+
+def test_the_start_may_be_left_out():
+    group = [make([0, 1, 2], [8, 2, 1], seed=seed) for seed in range(2)]
+    curve = curves.average(group, "time", "gap", log=False, start=False)
+    assert (curve.x.tolist(), curve.mean.tolist()) == ([1, 2], [2, 1])
+    assert curves.average([make([0], [8])], "time", "gap", log=False, start=False) is None

@@ -84,7 +84,9 @@ def finished(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in counted(trials) if trial.status is not None] or list(trials)
 
 
-def average(trials: Sequence[Trial], x: str, y: str, *, log: bool, level: float = LEVEL) -> Curve | None:
+def average(
+    trials: Sequence[Trial], x: str, y: str, *, log: bool, start: bool = True, level: float = LEVEL
+) -> Curve | None:
     """The mean of column y against column x over trials of one method.
 
     Trials are interpolated linearly (the logarithm of y is, if `log`) onto one axis. One that converged or used up its
@@ -96,12 +98,17 @@ def average(trials: Sequence[Trial], x: str, y: str, *, log: bool, level: float 
         x: Column of the axis: "time" or "step".
         y: Column to average.
         log: Whether y is a quantity for a log axis; values that are not positive then count as missing.
+        start: Whether values before the first step count.
         level: Of the confidence interval.
 
     Returns:
         The curve, or None if no trial has a finite value of y.
     """
-    tracks = [(trial.status in ENDED, *points) for trial in counted(trials) if (points := track(trial, x, y, log=log))]
+    tracks = [
+        (trial.status in ENDED, *points)
+        for trial in counted(trials)
+        if (points := track(trial, x, y, log=log, start=start))
+    ]
     if not tracks:
         return None
     axis = common_axis([xs for _, xs, _ in tracks])
@@ -114,12 +121,14 @@ def average(trials: Sequence[Trial], x: str, y: str, *, log: bool, level: float 
     return Curve(axis, mean, low, high, count)
 
 
-def track(trial: Trial, x: str, y: str, *, log: bool) -> tuple[Floats, Floats] | None:
+def track(trial: Trial, x: str, y: str, *, log: bool, start: bool = True) -> tuple[Floats, Floats] | None:
     """The finite points of one trial, x ascending without repetition, y as logarithms if `log`; None if it has none."""
     xs, ys = column(trial, x), column(trial, y)
     with np.errstate(divide="ignore", invalid="ignore"):
         ys = np.log(ys) if log else ys
     known = np.isfinite(xs) & np.isfinite(ys)
+    if not start:
+        known &= column(trial, "step") > 0
     xs, ys = xs[known], ys[known]
     if not len(xs):
         return None

@@ -136,7 +136,9 @@ def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
     if panel.log_x:
         ax.set_xscale("log")
     groups = by_method(trials)
-    curves = {method: average(group, panel.x, panel.y, log=panel.log) for method, group in groups.items()}
+    curves = {
+        method: average(group, panel.x, panel.y, log=panel.log, start=panel.start) for method, group in groups.items()
+    }
     drawn = {method: curve for method, curve in curves.items() if curve is not None}
     _limit(ax, panel, list(drawn.values()))
     for place, (method, curve) in enumerate(drawn.items()):
@@ -178,7 +180,7 @@ def _limit(ax: Axes, panel: Panel, curves: Sequence[Curve]) -> None:
 
 def _lost(ax: Axes, trial: Trial, panel: Panel, colour: str) -> None:
     """A thin line that ends in a cross: where the trial does, or where it leaves the panel."""
-    curve = average([trial], panel.x, panel.y, log=panel.log)
+    curve = average([trial], panel.x, panel.y, log=panel.log, start=panel.start)
     if curve is None:
         return
     bottom, top = ax.get_ylim()

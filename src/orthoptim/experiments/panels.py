@@ -35,6 +35,8 @@ class Panel:
         log_y: Whether the vertical axis is; None: if y is one of `LOG`. It also decides in which space means are taken.
         label: Of the vertical axis, if `LABELS` does not say it well.
         title: Above the panel.
+        start: Whether the value before the first step is drawn. That of an untrained model may be so far off that it
+            leaves no room for what is of interest.
         shade: Up to this value of y the panel is shaded: on the manifold as far as rounding lets one say.
 
     Example:
@@ -48,6 +50,7 @@ class Panel:
     log_y: bool | None = None
     label: str = ""
     title: str = ""
+    start: bool = True
     shade: float | None = None
 
     @property

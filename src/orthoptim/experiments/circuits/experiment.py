@@ -73,7 +73,7 @@ class CircuitExperiment(Experiment):
     settings: ClassVar = SETTINGS
     needs_data = True
     parallel = True
-    panels = (Panel("time", "bpd"), Panel("time", "abs_log_z", log_y=True), Panel("time", "distance"))
+    panels = (Panel("time", "bpd", start=False), Panel("time", "abs_log_z", log_y=True), Panel("time", "distance"))
     columns = ("bpd", "test_bpd", "log_z", "distance", "max_distance")
 
     def prepare(self, config: Config) -> None:

@@ -127,7 +127,10 @@ def _chart(panel: Panel, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _means(panel: Panel, axis: str, groups: dict[str, list[Trial]]) -> dict[str, Any]:
-    means = {method: curves.average(group, axis, panel.y, log=panel.log) for method, group in groups.items()}
+    means = {
+        method: curves.average(group, axis, panel.y, log=panel.log, start=panel.start)
+        for method, group in groups.items()
+    }
     return {method: _plain(mean.__dict__) for method, mean in means.items() if mean is not None}
 
 
@@ -135,7 +138,9 @@ def _lost(panel: Panel, axis: str, trials: Sequence[Trial]) -> list[dict[str, An
     """The trials that count in no mean, each by itself."""
     lost = []
     for trial in trials:
-        if trial.status in curves.LOST and (curve := curves.average([trial], axis, panel.y, log=panel.log)):
+        if trial.status in curves.LOST and (
+            curve := curves.average([trial], axis, panel.y, log=panel.log, start=panel.start)
+        ):
             x, y = _plain(curve.x), _plain(curve.mean)
             lost.append({"method": trial.method, "seed": trial.seed, "status": trial.status, "x": x, "y": y})
     return lost
