@@ -1,5 +1,7 @@
 """Buckets and blocks: how the work is cut does not show in the result."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -124,3 +126,37 @@ def test_tiny_matrices_are_written_through_lazy_conjugation():
         params[0].grad = point(6, 3, 3, seed=1, dtype=torch.complex128).detach()
         opt.step()
     torch.testing.assert_close(param.detach().resolve_conj(), resolved.detach(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_small_parameters_of_tiny_matrices_share_a_block_whatever_their_shapes(dtype):
+    shapes = [(4, 3, 3, 3), (7, 2, 3, 3), (5, 3, 3), (3, 3), (4, 3, 3, 3)]
+    params = [point(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes)]
+    opt = oo.POGO(params, lr=0.1)
+    assert [(bucket.matrices, bucket.blocks) for bucket in opt.plan()] == [(44, 1)]
+    alone = clones(params)
+    others = [oo.POGO([param], lr=0.1) for param in alone]
+    for t in range(3):
+        set_gradients(params, t)
+        for param, copy in zip(params, alone, strict=True):
+            copy.grad = param.grad.clone()
+        params[1].grad[0, 0, 0, 0] = alone[1].grad[0, 0, 0, 0] = math.nan
+        opt.step()
+        for other in others:
+            other.step()
+    for param, copy, other in zip(params, alone, others, strict=True):
+        torch.testing.assert_close(param, copy)
+        torch.testing.assert_close(dict(opt.state[param]), dict(other.state[copy]))
+
+
+def test_neighbours_in_memory_of_other_shapes_are_not_taken_for_one():
+    flat = torch.cat([point(count, 3, 3, seed=count).detach().flatten() for count in (2, 4, 3)])
+    params = [torch.nn.Parameter(flat[9 * a : 9 * b].view(-1, 3, 3)) for a, b in ((0, 2), (2, 6), (6, 9))]
+    alone = clones(params)
+    for some in (params, alone):
+        set_gradients(some, 0)
+    oo.POGO(params, lr=0.1).step()
+    for param in alone:
+        oo.POGO([param], lr=0.1).step()
+    for param, copy in zip(params, alone, strict=True):
+        torch.testing.assert_close(param, copy)

@@ -68,8 +68,10 @@ class BlockStep:
         columns: dict[str, list[Tensor]],
     ) -> None:
         """Step the matrices of one block; they are written, with their state, after all has been computed."""
-        mine = together(block.pick(params))
-        held = {name: together(block.pick(column)) for name, column in columns.items()}
+        mine, *rest = (block.pick(tensors) for tensors in (params, *columns.values()))
+        if not block.mixed:
+            mine, *rest = map(together, (mine, *rest))
+        held = dict(zip(columns, rest, strict=True))
         x = block.gather(mine).detach()
         if half:
             x = _newest(x, block.gather(held["master"]))

@@ -2,7 +2,8 @@
 
 A bucket is worked on in blocks that fit the cache. A block is several small parameters of one shape gathered into one
 batch, or a whole parameter, or a part of a large one. Tiny matrices are gathered with the batch as the last dim in
-memory, so that whatever is done to them runs along it.
+memory, so that whatever is done to them runs along it; as each of their hundred small operations has its price, small
+parameters of any shape are put together.
 """
 
 from collections.abc import Sequence
@@ -18,28 +19,27 @@ from orthoptim.views import compute_dtype, matrix_shape
 
 
 class Block(NamedTuple):
-    """Parameters of one shape, or the matrices ``start`` to ``stop`` of a single one, as one batch."""
+    """Parameters, or the matrices ``start`` to ``stop`` of a single one, as one batch."""
 
     members: list[int]  # places in the list of parameters
-    shape: torch.Size  # of each
-    batch: torch.Size  # of the matrices in each
+    matrices: int
     rows: int
     columns: int
     transposed: bool
     batch_last: bool  # in memory
     part: tuple[int, int] | None = None  # (start, stop)
+    mixed: bool = False  # whether the parameters have several shapes
 
     def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The members' among tensors that belong to all parameters."""
         return [tensors[i] for i in self.members]
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of the members' shape as (B, p, n); a single one is viewed, not copied, where strides allow.
+        """Tensors of the members' shapes as (B, p, n); a single one is viewed, not copied, where strides allow.
 
         Tiny matrices are copied, unless they lie so already.
         """
-        one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
-        matrices = one.resolve_conj().reshape(-1, self.rows, self.columns)
+        matrices = self._joined(tensors).resolve_conj().reshape(-1, self.rows, self.columns)
         if self.part is not None:
             matrices = matrices[self.part[0] : self.part[1]]
         batch = len(matrices)
@@ -64,12 +64,11 @@ class Block(NamedTuple):
                 torch.stack(entries, 1, out=alone.view(-1, self.rows * self.columns))
                 return
             matrices = torch.stack(entries, 1)
-        copy_all_(tensors, list(matrices.reshape(-1, *tensors[0].shape).unbind(0)))
+        copy_all_(tensors, self._pieces(tensors, matrices))
 
     def gather_scalars(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of the members' batch shape as (B,)."""
-        one = tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
-        values = one.reshape(-1)
+        """Tensors of the members' batch shapes as (B,)."""
+        values = self._joined(tensors).reshape(-1)
         return values if self.part is None else values[self.part[0] : self.part[1]]
 
     def write_scalars_(self, tensors: list[Tensor], values: Tensor) -> None:
@@ -78,7 +77,19 @@ class Block(NamedTuple):
             tensors = [tensors[0].view(-1)[self.part[0] : self.part[1]]]
         if _same_memory(tensors, values):
             return
-        copy_all_(tensors, list(values.reshape(-1, *tensors[0].shape).unbind(0)))
+        copy_all_(tensors, self._pieces(tensors, values))
+
+    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        if len(tensors) == 1:
+            return tensors[0]
+        # stacking a thousand tensors is one call, flattening them a thousand
+        return torch.cat([each.reshape(-1) for each in tensors]) if self.mixed else torch.stack(list(tensors))
+
+    def _pieces(self, tensors: Sequence[Tensor], joined: Tensor) -> list[Tensor]:
+        if not self.mixed:
+            return list(joined.reshape(-1, *tensors[0].shape).unbind(0))
+        pieces = torch.split(joined.reshape(-1), [each.numel() for each in tensors])
+        return [piece.view(each.shape) for piece, each in zip(pieces, tensors, strict=True)]
 
 
 def _same_memory(tensors: list[Tensor], values: Tensor) -> bool:
@@ -141,13 +152,13 @@ def make_buckets(
             or (tiny and compile)
             or not all(_divisible(tensors[i]) for tensors in (params, *states) for i in members)
         )
-        blocks = _cut(Block(members, shape, batch, rows, columns, transposed, tiny and not compile), size, whole)
+        block = Block(members, len(members) * batch.numel(), rows, columns, transposed, tiny and not compile)
         buckets[key] = bucket._replace(
-            matrices=bucket.matrices + len(members) * batch.numel(),
+            matrices=bucket.matrices + block.matrices,
             members=bucket.members + members,
-            blocks=bucket.blocks + blocks,
+            blocks=bucket.blocks + _cut(block, size, whole),
         )
-    return list(buckets.values())
+    return [_put_together(bucket) for bucket in buckets.values()]
 
 
 def _divisible(a: Tensor) -> bool:
@@ -160,10 +171,28 @@ def _divisible(a: Tensor) -> bool:
 
 def _cut(block: Block, size: int, whole: bool) -> list[Block]:
     """Blocks of ``size`` matrices, or of whole parameters."""
-    count = block.batch.numel()
+    members, count = block.members, block.matrices // len(block.members)
     if whole:
         step = max(1, size // count)
-        starts = range(0, len(block.members), step)
-        return [block._replace(members=block.members[i : i + step]) for i in starts]
-    cuts = [*range(0, count, size), count]
-    return [block._replace(members=[member], part=part) for member in block.members for part in pairwise(cuts)]
+        chosen = [members[i : i + step] for i in range(0, len(members), step)]
+        return [block._replace(members=some, matrices=count * len(some)) for some in chosen]
+    parts = list(pairwise([*range(0, count, size), count]))
+    return [block._replace(members=[m], matrices=part[1] - part[0], part=part) for m in members for part in parts]
+
+
+def _put_together(bucket: Bucket) -> Bucket:
+    """The same with small blocks of tiny matrices in one, whatever the shapes of their parameters."""
+    size = block_size(bucket.p, bucket.n, bucket.dtype.itemsize)
+    blocks: list[Block] = []
+    growing: dict[bool, int] = {}  # which of the blocks may still take others that lie in memory like it
+    for block in bucket.blocks:
+        small = block.batch_last and block.part is None and 2 * block.matrices <= size
+        at = growing.get(block.transposed)
+        if small and at is not None and blocks[at].matrices + block.matrices <= size:
+            members, matrices = blocks[at].members + block.members, blocks[at].matrices + block.matrices
+            blocks[at] = block._replace(members=members, matrices=matrices, mixed=True)
+            continue
+        if small:
+            growing[block.transposed] = len(blocks)
+        blocks.append(block)
+    return bucket._replace(blocks=blocks)
