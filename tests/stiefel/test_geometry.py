@@ -44,6 +44,16 @@ def test_inner_is_the_real_inner_product_of_each_pair(shape, dtype, seed):
     np.testing.assert_allclose(stiefel.inner(a, b), expected, atol=100 * eps(dtype))
 
 
+@given(shapes(), dtypes, seeds, st.booleans())
+def test_square_norm_is_that_of_each_matrix_however_they_lie_in_memory(shape, dtype, seed, batch_last):
+    a = gaussian(shape, dtype, seed)
+    if batch_last:
+        a = a.movedim(0, -1).contiguous().movedim(-1, 0)
+    expected = reference.each(lambda a: (abs(a) ** 2).sum(), a)
+    assert stiefel.square_norm(a).dtype == dtype.to_real()
+    np.testing.assert_allclose(stiefel.square_norm(a), expected, rtol=100 * eps(dtype))
+
+
 @given(shapes(), dtypes, seeds)
 def test_max_entry_is_that_of_each_matrix(shape, dtype, seed):
     a = gaussian(shape, dtype, seed)

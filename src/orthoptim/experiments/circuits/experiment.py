@@ -105,7 +105,7 @@ At paper scale a checkpoint has half a GiB: write one every few minutes only, wi
     scales: ClassVar = {
         "tiny": Scale("digits of 8×8 and 2 units, for tests", seeds=1, sizes=TINY_SIZES),
         "laptop": Scale(
-            "MNIST and 4 units, six minutes a method",
+            "MNIST and 4 units, five minutes a method",
             seeds=1,
             # in so few epochs a plateau of ten is never left, and what a method has reached is its noise
             sizes=PAPER_SIZES | {"units": 4, "epochs": 12.0, "evaluations": 2, "plateau": 1, "progress": 0.01},

@@ -66,7 +66,7 @@ class CircuitTraining(Problem):
         self.too_far = 2 * height * width * math.log(config["states"])
         self.budget = math.ceil(config["epochs"] * self.loader.steps_per_epoch)
         self.stride: int = max(1, self.loader.steps_per_epoch // config["evaluations"])
-        self._halving = {name: config[name] for name in ("plateau", "progress", "patience")}
+        self._scheduled = {name: config[name] for name in ("plateau", "progress", "patience")}
         self._last_loss = 0.0
         self._sum, self._batches = 0.0, 0
         self._validated: tuple[int, float] = (-1, math.nan)
@@ -79,7 +79,7 @@ class CircuitTraining(Problem):
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """See :meth:`Problem.begin`."""
         super().begin(optimizer)
-        self.schedule = Schedule(optimizer, **self._halving)
+        self.schedule = Schedule(optimizer, **self._scheduled)
 
     def advance(self) -> None:
         """Train on one batch."""
