@@ -243,10 +243,7 @@ def _by_columns(
 
 
 def _count(state: State, update: Update, finite: Tensor) -> State:
-    counts = {"taken": state["taken"] + finite}
-    if update.clipped is not None:
-        counts["clipped"] = state["clipped"] + (update.clipped & finite)
-    return counts
+    return {name: state[name] + more for name, more in update.counts(finite).items()}
 
 
 class _Given:

@@ -20,11 +20,18 @@ class Update(NamedTuple):
         x: the new matrices, (B, p, n).
         state: the new values of the method's own buffers.
         clipped: which matrices had their step shortened, (B,).
+        rescued: which matrices were too far from the manifold to land as they were, (B,).
     """
 
     x: Tensor
     state: State = {}  # noqa: RUF012  (a NamedTuple default; never changed)
     clipped: Tensor | None = None
+    rescued: Tensor | None = None
+
+    def counts(self, finite: Tensor) -> State:
+        """What to add to the counters of each matrix that takes the step."""
+        flags = {"clipped": self.clipped, "rescued": self.rescued}
+        return {"taken": finite, **{name: flag & finite for name, flag in flags.items() if flag is not None}}
 
 
 class BlockStep:
@@ -131,9 +138,8 @@ class BlockStep:
             # its own memory is written to, unless that is the new value of another buffer
             needed = any(other is state[name] for other in new_state.values())
             kept[name] = where(finite, value, state[name], out=None if needed else state[name])
-        kept["taken"] = _plus(state["taken"], finite)
-        if update.clipped is not None:
-            kept["clipped"] = _plus(state["clipped"], update.clipped & finite)
+        for name, more in update.counts(finite).items():
+            kept[name] = _plus(state[name], more)
         return new_x, kept
 
 

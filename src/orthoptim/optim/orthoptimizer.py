@@ -40,7 +40,7 @@ class Orthoptimizer(Optimizer):
 
     Groups with ``algorithm="adamw"`` or ``"sgd"`` hold ordinary parameters and are stepped by torch's own code.
 
-    State per parameter: ``step``; ``taken`` and ``clipped`` (one count per matrix); the buffers of the base optimizer
+    State per parameter: ``step``; ``taken``, ``clipped`` and ``rescued`` (one count per matrix); the buffers of the base optimizer
     and of the method, in the parameter's own shape; ``master``, a float32 copy of a half-precision parameter.
     """
 
@@ -252,7 +252,7 @@ class Orthoptimizer(Optimizer):
 
     @torch.no_grad()
     def drift(self) -> list[Drift]:
-        """Distance from the manifold and counts of skipped and clipped steps, for each constrained group.
+        """Distance from the manifold and counts of skipped, clipped and rescued steps, for each constrained group.
 
         The distance is that of the parameters as the model uses them. Synchronises with the device.
         """
@@ -354,7 +354,7 @@ class Orthoptimizer(Optimizer):
     def _kinds(self, group: Mapping[str, Any]) -> dict[str, Kind]:
         """The state that a step changes, beside ``step`` and ``master``."""
         base = Base.named(group["base"]).buffers(self._hyperparameters(group))
-        return {"taken": "counters", "clipped": "counters", **base, **self.buffers(group)}
+        return {"taken": "counters", "clipped": "counters", "rescued": "counters", **base, **self.buffers(group)}
 
     def _state_names(self, group: Mapping[str, Any]) -> list[str]:
         return ["step", "master", *self._kinds(group)]

@@ -19,6 +19,7 @@ class Drift(NamedTuple):
     max_distance: float
     skipped: int
     clipped: int
+    rescued: int = 0
 
 
 def drift_of(group: Mapping[str, Any], index: int, state: Mapping[Tensor, Mapping[str, Tensor]]) -> Drift:
@@ -30,8 +31,8 @@ def drift_of(group: Mapping[str, Any], index: int, state: Mapping[Tensor, Mappin
     values = torch.cat([each.double().cpu() for each in distances])
     states = [state[param] for param in params if param in state and "taken" in state[param]]
     skipped = sum(int(s["step"]) * s["taken"].numel() - int(full(s["taken"]).sum()) for s in states)
-    clipped = sum(int(full(s["clipped"]).sum()) for s in states)
-    return Drift(index, len(values), float(values.mean()), float(values.max()), skipped, clipped)
+    clipped, rescued = (sum(int(full(s[name]).sum()) for s in states) for name in ("clipped", "rescued"))
+    return Drift(index, len(values), float(values.mean()), float(values.max()), skipped, clipped, rescued)
 
 
 class Plan(NamedTuple):
