@@ -83,7 +83,7 @@ def pogo_step(x, g, lr, landing, steps=2):
     """X⁺ for one of the landing policies; ``steps`` is the k of newton-schulz."""
     clip, repeat = {"safe": (1, 1), "strict": (0.5, 3), "newton-schulz": (np.inf, steps)}.get(landing, (np.inf, 1))
     r = relative_gradient(x, g)
-    length = np.sqrt(np.linalg.norm(r @ adjoint(r)))
+    length = np.linalg.norm(r)
     m = x - (min(lr, clip / length) if length > 0 else lr) * r
     for _ in range(repeat):
         m = land(m, {"root": root, "argmin": argmin}.get(landing, lambda c: 0.5)(defect(m)))

@@ -146,13 +146,17 @@ def test_half_loses_a_direction_at_the_square_root_of_two_and_safe_does_not():
     assert float(torch.linalg.svdvals(safe).min()) >= math.sqrt(0.5) - 1e-15
 
 
-def test_half_blows_up_past_two_and_safe_does_not():
+def test_half_leaves_the_manifold_past_two_and_safe_does_not():
     x = y = orthonormal((3, 5), torch.complex128, 0)
-    for _ in range(2):
-        x = half(x, gradient(x, 0, 2.1, "rotation"), 1.0)
-        y = stiefel.pogo_step(y, gradient(y, 0, 2.1, "rotation"), 1.0, stiefel.policy("safe")).x
+    rescued = False
+    for _ in range(3):
+        step = stiefel.pogo_step(x, gradient(x, 0, 2.1, "rotation"), 1.0, stiefel.policy("half"))
+        x, rescued = step.x, rescued or bool(step.rescued)
+        safe = stiefel.pogo_step(y, gradient(y, 0, 2.1, "rotation"), 1.0, stiefel.policy("safe"))
+        y = safe.x
+        assert not safe.rescued
         assert spectral_distance(y) <= 0.5 + 20 * eps(x.dtype)
-    assert spectral_distance(x) > 1e6
+    assert rescued
 
 
 def worst_case(tau, k):
@@ -252,12 +256,11 @@ def test_a_learning_rate_times_a_gradient_that_overflows_is_clipped(shape, landi
 
 @pytest.mark.parametrize("landing", ["safe", "strict"])
 @pytest.mark.parametrize("form", ["direct-n", "direct-p"])
-def test_a_clipped_leap_has_the_length_of_the_clip_in_the_schatten_4_norm(form, landing):
+def test_a_clipped_leap_has_the_length_of_the_clip(form, landing):
     policy = stiefel.policy(landing)
     x = orthonormal((5, 3, 6), torch.float64, 0)
     g = gradient(x, 1, 1e8, "tangent")
     leap = stiefel.pogo_step(x, g, 1.0, stiefel.Policy(policy.clip, lambda c: torch.zeros_like(c)), form).x - x
-    singular = torch.linalg.svdvals(leap)
-    np.testing.assert_allclose((singular**4).sum(-1) ** 0.25, policy.clip, rtol=1e-7)
+    np.testing.assert_allclose(norm(leap), policy.clip, rtol=1e-7)
     r = torch.from_numpy(reference.each(reference.relative_gradient, x, g))
     np.testing.assert_allclose(stiefel.inner(leap, r) / (norm(leap) * norm(r)), -1, rtol=1e-7)

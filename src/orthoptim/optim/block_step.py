@@ -1,6 +1,6 @@
 """The step of one block: gather, direction, update, write."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -8,9 +8,11 @@ from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State, per_matrix
 from orthoptim.optim.buckets import Block
+from orthoptim.optim.checks import has_values
 from orthoptim.optim.compiling import Compiled
 from orthoptim.optim.fused import FusedStep, UpdateEntries, fuses
 from orthoptim.optim.state import together
+from orthoptim.stiefel import is_deficient, max_entry
 
 
 class Update(NamedTuple):
@@ -44,6 +46,9 @@ class BlockStep:
         kinds: what the state holds, by name.
         decomposes: whether ``update`` may raise on what is not finite.
         update_entries: that of the method, if it has one.
+
+    Attributes:
+        rescued: after a step, which matrices of the block were too far away; ``None`` where nobody has looked.
     """
 
     def __init__(
@@ -55,7 +60,7 @@ class BlockStep:
         decomposes: bool,
         update_entries: UpdateEntries | None = None,
     ) -> None:
-        self._compiled: dict[tuple[torch.Size, torch.dtype, torch.device], Compiled[tuple[Tensor, State]]] = {}
+        self._compiled: dict[Hashable, Compiled[tuple[Tensor, State]]] = {}
         self.update = update
         self.group = group
         self.base = Base.named(group["base"])
@@ -63,6 +68,7 @@ class BlockStep:
         self.kinds = kinds
         self.per_matrix = {name for name, kind in kinds.items() if per_matrix(kind)}
         self.decomposes = decomposes
+        self.rescued: Tensor | None = None
         self._fused = None if update_entries is None else FusedStep(update_entries, group, kinds)
 
     def __call__(
@@ -75,6 +81,7 @@ class BlockStep:
         columns: dict[str, list[Tensor]],
     ) -> None:
         """Step the matrices of one block; they are written, with their state, after all has been computed."""
+        self.rescued = None
         mine, *rest = (block.pick(tensors) for tensors in (params, *columns.values()))
         if not block.mixed:
             mine, *rest = map(together, (mine, *rest))
@@ -84,8 +91,9 @@ class BlockStep:
             x = _newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
         advance = self._advance_compiled if self.group["compile"] else self.advance
+        largest = torch.finfo(torch.float16).max if mine[0].dtype == torch.float16 else None
         # nobody else holds the gathered gradient, so that its memory is free again once it is used
-        new_x, new_state = advance(x, block.gather(block.pick(grads)).to(x.dtype), state, lr)
+        new_x, new_state = advance(x, block.gather(block.pick(grads)).to(x.dtype), state, lr, largest)
         changed = [(mine, new_x), *((held[name], value) for name, value in new_state.items())]
         if half:
             changed.append((held["master"], new_x))
@@ -98,21 +106,33 @@ class BlockStep:
     def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
         return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors)
 
-    def _advance_compiled(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
+    def _advance_compiled(
+        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
+    ) -> tuple[Tensor, State]:
         """``advance``, compiled; tiny matrices change in place."""
 
         def plain() -> tuple[Tensor, State]:
-            return self.advance(x, grad, state, lr)
+            return self.advance(x, grad, state, lr, largest)
 
-        if self._fused is not None and fuses(x, self.group):
+        if self._fused is not None and fuses(x, self.group) and largest is None:
             return self._fused(x, grad, state, lr, self.hyperparameters, plain)
-        key = (x.shape, x.dtype, x.device)
+        key = (x.shape, x.dtype, x.device, largest)
         if key not in self._compiled:
             self._compiled[key] = Compiled(self.advance, dynamic=False)
-        return self._compiled[key](x, grad, state, lr, otherwise=plain)
+        return self._compiled[key](x, grad, state, lr, largest, otherwise=plain)
 
-    def advance(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> tuple[Tensor, State]:
-        """New matrices and new state of one block; the state may be written to once all is computed."""
+    def advance(
+        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None = None
+    ) -> tuple[Tensor, State]:
+        """New matrices and new state of one block; the state may be written to once all is computed.
+
+        Args:
+            x: the matrices.
+            grad: their gradient.
+            state: their state.
+            lr: learning rate.
+            largest: the largest entry that the parameters can hold, where that is less than X can.
+        """
         t = (state["taken"] + 1).to(lr.dtype)
         ascent = -grad if self.group["maximize"] else grad
         direction, new_state = self.base.direction(
@@ -131,6 +151,9 @@ class BlockStep:
         total = total + update.x.sum((-2, -1))
         finite = total - total == 0  # isfinite takes four passes
         del total, t
+        if largest is not None:
+            finite = finite & (max_entry(update.x) <= largest)
+        finite = self._freeze_deficient(x, update, finite)
         new_x = where(finite, update.x, x, out=update.x)
         new_state = {**new_state, **update.state}
         kept: State = {}
@@ -141,6 +164,19 @@ class BlockStep:
         for name, more in update.counts(finite).items():
             kept[name] = _plus(state[name], more)
         return new_x, kept
+
+    def _freeze_deficient(self, x: Tensor, update: Update, finite: Tensor) -> Tensor:
+        """Of the matrices that are too far away, those without full rank do not step: no landing brings them back.
+
+        Only on a CPU, where to look at values waits for nobody; elsewhere they are counted as rescued in every step.
+        """
+        if update.rescued is None or torch.compiler.is_compiling() or x.device.type != "cpu" or not has_values(x):
+            return finite
+        if not bool(update.rescued.any()):
+            return finite
+        self.rescued = update.rescued
+        chosen = update.rescued.nonzero(as_tuple=True)
+        return finite.index_put(chosen, finite[chosen] & ~is_deficient(x[chosen]))
 
 
 def _newest(x: Tensor, master: Tensor) -> Tensor:

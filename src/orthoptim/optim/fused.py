@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from orthoptim.base import Base, Kind, State, per_matrix
 from orthoptim.optim.compiling import Compiled
-from orthoptim.stiefel import Table
+from orthoptim.stiefel import Table, Unrolled
 from orthoptim.stiefel.plan import TINY
 
 _OPTIONS = {
@@ -28,7 +28,7 @@ _OPTIONS = {
     "alignment_asserts": False,
 }
 
-UpdateEntries = Callable[[Table, Table, Tensor, Mapping[str, Any]], tuple[Table, Tensor | None]]
+UpdateEntries = Callable[[Table, Table, Tensor, Mapping[str, Any]], Unrolled]
 
 
 class FusedStep:
@@ -104,10 +104,11 @@ class FusedStep:
                         new_tables[name][i].append(value.squeeze(1))
                     else:
                         new_columns[name] = value.unsqueeze(1)  # the same for all entries
-        new_x, clipped = self.update_entries(x, g, lr, self.group)
+        new_x, clipped, rescued = self.update_entries(x, g, lr, self.group)
         finite = _finite(g) & _finite(new_x)
         if clipped is not None:
             new_columns["clipped"] = columns["clipped"] + clipped
+        new_columns["rescued"] = columns["rescued"] + rescued
         new_columns["taken"] = taken
         for name, value in new_columns.items():
             columns[name].copy_(torch.where(finite, value, columns[name]))

@@ -1,6 +1,7 @@
 """The contract of every orthoptimizer: torch.optim on the outside, one pure function per method on the inside."""
 
 import inspect
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, overload
@@ -20,11 +21,14 @@ from orthoptim.optim.options import dissolve, group_defaults, hyperparameters
 from orthoptim.optim.resume import check_saved, restore_state
 from orthoptim.optim.state import create, lay_together, together
 from orthoptim.optim.telemetry import Drift, Plan, drift_of
-from orthoptim.stiefel import Sums, Table
-from orthoptim.views import Side, View, compute_dtype, full_precision, real_dtype
+from orthoptim.stiefel import Sums, Table, Unrolled
+from orthoptim.views import Side, View, compute_dtype, distance, full_precision, real_dtype
 
 if TYPE_CHECKING:
     from orthoptim.distributed.sharded import ShardedStep
+
+_FAR = 0.5
+"""A distance after a step that no sequence of steps from the manifold leads to, up to rounding."""
 
 ColumnsUpdate = Generator[list[Tensor], Sums, tuple[Update, Tensor]]
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -40,8 +44,9 @@ class Orthoptimizer(Optimizer):
 
     Groups with ``algorithm="adamw"`` or ``"sgd"`` hold ordinary parameters and are stepped by torch's own code.
 
-    State per parameter: ``step``; ``taken``, ``clipped`` and ``rescued`` (one count per matrix); the buffers of the base optimizer
-    and of the method, in the parameter's own shape; ``master``, a float32 copy of a half-precision parameter.
+    State per parameter: ``step``; ``taken``, ``clipped`` and ``rescued`` (one count per matrix); the buffers of the
+    base optimizer and of the method, in the parameter's own shape; ``master``, a float32 copy of a half-precision
+    parameter.
     """
 
     algorithm: ClassVar[str]
@@ -77,6 +82,7 @@ class Orthoptimizer(Optimizer):
         keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
         self._block_steps: dict[int, BlockStep] = {}
+        self._warned: set[int] = set()
         self._sharded: ShardedStep | None = None
         try:
             super().__init__(params, defaults)
@@ -105,8 +111,8 @@ class Orthoptimizer(Optimizer):
         """
 
     @staticmethod
-    def update_entries(x: Table, g: Table, lr: Tensor, group: Mapping[str, Any]) -> tuple[Table, Tensor | None]:
-        """``update`` of tiny real matrices for a compiler, where ``unrolls``: new entries, and which were clipped."""
+    def update_entries(x: Table, g: Table, lr: Tensor, group: Mapping[str, Any]) -> Unrolled:
+        """``update`` of tiny real matrices for a compiler, where ``unrolls``."""
         raise NotImplementedError
 
     @classmethod
@@ -172,6 +178,7 @@ class Orthoptimizer(Optimizer):
         super().__setstate__(state)
         self.__dict__.setdefault("_repaired", {})
         self.__dict__["_block_steps"] = {}
+        self.__dict__["_warned"] = set()
         self.__dict__["_sharded"] = None
 
     @overload
@@ -383,9 +390,30 @@ class Orthoptimizer(Optimizer):
         compile = group["compile"] or torch.compiler.is_compiling()
         for bucket in make_buckets(params, group["view"], group["side"], states_of, compile):
             lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+            # first: a step that is interrupted between two blocks has skipped the others
+            torch._foreach_add_(together([steps[i] for i in bucket.members]), 1)
             for block in bucket.blocks:
                 step(block, bucket.half, lr, params, grads, columns)
-            torch._foreach_add_(together([steps[i] for i in bucket.members]), 1)
+                if step.rescued is not None:
+                    self._warn_of_far(group, [params[i] for i in block.members])
+
+    def _warn_of_far(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        """Warn, once for each parameter, of those that somebody has written far off the manifold."""
+        for index, other in enumerate(self.param_groups):
+            for position, param in enumerate(other["params"] if other is group else ()):
+                if id(param) in self._warned or not any(param is one for one in params):
+                    continue
+                far = distance(param, view=group["view"], side=group["side"])
+                if float(far.max()) <= _FAR:
+                    continue
+                self._warned.add(id(param))
+                name = checks.parameter_name(group, position, f"group {index}")
+                warnings.warn(
+                    f"{name} is far from orthonormal (distance {float(far.max()):.3g}): it was written after the "
+                    "optimizer was built. Steps bring it back and are counted as rescued in drift(); matrices without "
+                    "full rank do not step: call orthoptim.orthogonalize_ on it",
+                    stacklevel=6,  # the line that calls step
+                )
 
     @torch.no_grad()
     def _restore(self, state_dict: StateDict) -> None:

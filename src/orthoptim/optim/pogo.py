@@ -90,12 +90,10 @@ class POGO(Orthoptimizer):
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         normalized = Base.named(group["base"]).normalized
         step = stiefel.pogo_step(x, direction.matrices, lr, policy, scale=direction.scale, normalized=normalized)
-        return Update(step.x, clipped=step.clipped)
+        return Update(step.x, clipped=step.clipped, rescued=step.rescued)
 
     @staticmethod
-    def update_entries(
-        x: stiefel.Table, g: stiefel.Table, lr: Tensor, group: Mapping[str, Any]
-    ) -> tuple[stiefel.Table, Tensor | None]:
+    def update_entries(x: stiefel.Table, g: stiefel.Table, lr: Tensor, group: Mapping[str, Any]) -> stiefel.Unrolled:
         """See :meth:`Orthoptimizer.update_entries`."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         if policy.clip is None or Base.named(group["base"]).normalized:
@@ -115,7 +113,7 @@ class POGO(Orthoptimizer):
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         normalized = Base.named(group["base"]).normalized
         step, witness = yield from stiefel.pogo_columns(x, g, lr, policy, normalized)
-        return Update(step.x, clipped=step.clipped), witness
+        return Update(step.x, clipped=step.clipped, rescued=step.rescued), witness
 
     @classmethod
     def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from orthoptim.stiefel.geometry import (
     defect,
     distance,
     inner,
+    is_deficient,
     lerp,
     max_entry,
     norm,
@@ -15,12 +16,12 @@ from orthoptim.stiefel.geometry import (
     subtract_identity,
     sym,
 )
-from orthoptim.stiefel.landing import POLICIES, Policy, policy
+from orthoptim.stiefel.landing import POLICIES, Policy, Rescue, land, policy, rescue
 from orthoptim.stiefel.plan import block_size, choose, cost
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_where, tangent
 from orthoptim.stiefel.steps import FORMS, Step, pogo_step
-from orthoptim.stiefel.unrolled import Table, unrolled
+from orthoptim.stiefel.unrolled import Table, Unrolled, unrolled
 
 __all__ = [
     "FORMS",
@@ -28,9 +29,11 @@ __all__ = [
     "POLICIES",
     "RETRACTIONS",
     "Policy",
+    "Rescue",
     "Step",
     "Sums",
     "Table",
+    "Unrolled",
     "as_real",
     "block_size",
     "choose",
@@ -39,6 +42,8 @@ __all__ = [
     "distance",
     "inner",
     "inverse_root",
+    "is_deficient",
+    "land",
     "largest",
     "lerp",
     "max_entry",
@@ -52,6 +57,7 @@ __all__ = [
     "project_where",
     "random",
     "relative_gradient",
+    "rescue",
     "retract",
     "row_qr",
     "skew",

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity, sym
-from orthoptim.stiefel.landing import Policy
-from orthoptim.stiefel.steps import Step, _length, symmetric
+from orthoptim.stiefel.landing import Policy, land
+from orthoptim.stiefel.steps import Step, clip, direction_size, rounding, symmetric, trace
 
 
 class Sums(NamedTuple):
@@ -29,35 +29,35 @@ class Sums(NamedTuple):
 def pogo_columns(
     x: Tensor, g: Tensor, lr: Tensor, policy: Policy, normalized: bool
 ) -> Generator[list[Tensor], Sums, tuple[Step, Tensor]]:
-    """One POGO step; for the arguments see :func:`orthoptim.stiefel.pogo_step`."""
-    info = torch.finfo(x.dtype)
-    partial = [symmetric(x), x @ g.mH]
-    if policy.clip is not None:
-        partial.append(square_norm(g) if normalized else largest(g))
-    (a, b, *size), scale = yield partial
+    """One POGO step; for the arguments see :func:`orthoptim.stiefel.pogo_step`.
+
+    C depends on the length of the leap, and that on R. C = (XXᴴ − I) − sW + s²RRᴴ saves a third sum, where RRᴴ and
+    W = RXᴴ + XRᴴ, which is rounding, are measured. Where G is normalised s‖G‖ ≤ 2τ keeps sW under the roundoff.
+    """
+    clips = policy.clip is not None
+    (a, b, *sizes), scale = yield [symmetric(x), x @ g.mH, *([square_norm(g) if normalized else largest(g)] * clips)]
     eta = lr.expand(x.shape[0])
-    factor: Tensor | float = 1.0 if scale is None else scale[:, None, None]
-    if size and normalized:  # see steps.py: the rounding error of R stays below the slack
-        reach = size[0].sqrt() if scale is None else size[0].sqrt() * scale
-        eta = torch.minimum(eta, policy.slack / info.eps / reach.clamp_min(info.tiny))
-    elif size:  # the sum of the pieces' largest entries serves as well as the largest
-        entry = size[0].clamp_min(info.tiny)
-        eta = eta * entry if scale is None else eta * scale * entry
-        factor = (1 / entry)[:, None, None]
-    r = torch.baddbmm((a * (0.5 * factor)) @ g, b * (0.5 * factor), x, alpha=-1)
-    partial = [symmetric(r)]
-    if size and not normalized:
-        w = r @ x.mH
-        partial.append(w + w.mH)
-    (e, *cross), _ = yield partial
-    s, clipped = _length(e, eta, policy, cross[0] if cross else None)
+    factor = torch.ones_like(eta) if scale is None else scale
+    if clips and not normalized:  # the sum of the pieces' largest entries serves as well as the largest
+        entry = sizes[0].clamp_min(torch.finfo(x.dtype).tiny)
+        eta, factor = eta * factor * entry, 1 / entry
+    half = (0.5 * factor)[:, None, None]
+    r = torch.baddbmm((a * half) @ g, b * half, x, alpha=-1)
+    w = r @ x.mH if clips and not normalized else None
+    (e, *more), _ = yield [symmetric(r), *([] if w is None else [w + w.mH, square_norm(g)])]
+    s, clipped, leap = eta, None, None
+    if clips:
+        square = direction_size(more[1] if more else sizes[0], factor)
+        size = trace(e) + rounding(square, x.dtype) if more else torch.maximum(trace(e), 0.25 * square)
+        s, clipped, leap = clip(eta, size, policy)
     s = s[:, None, None]
     c = subtract_identity(a).add_(e * s**2)
-    if cross:
-        c.sub_(cross[0] * s)
-    q = -0.5 * c if policy.half else policy.correction(c)
+    if more:
+        c.sub_(more[0] * s)
+    size = trace(c) + c.shape[-1]  # ‖M‖_F²
+    q, rescued = land(c, policy, leap)
     m = r.mul_(-s).add_(x)
-    return Step(torch.baddbmm(m, q, m), clipped), witness(c, q)
+    return Step(torch.baddbmm(m, q, m), clipped, rescued), (square_norm(q) * size.clamp_min(0)).sqrt()
 
 
 def tangent_leap(x: Tensor, g: Tensor, b: Tensor, factor: Tensor, metric: str = "euclidean") -> Tensor:

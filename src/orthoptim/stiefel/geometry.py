@@ -90,6 +90,17 @@ def defect(x: Tensor) -> Tensor:
     return subtract_identity(x @ x.mH)
 
 
+def is_deficient(x: Tensor) -> Tensor:
+    """Whether a matrix does not have full rank, up to rounding; one value per matrix. Waits for the device.
+
+    Example:
+        >>> is_deficient(torch.tensor([[[1.0, 2.0], [1.0, 2.0]], [[1.0, 2.0], [2.0, 1.0]]]))
+        tensor([ True, False])
+    """
+    values: Tensor = torch.linalg.svdvals(x.nan_to_num(0.0, 0.0, 0.0))
+    return values[..., -1] <= x.shape[-2] * (torch.finfo(values.dtype).eps / 2) * values[..., 0]
+
+
 def distance(x: Tensor) -> Tensor:
     """Distance to the manifold ‖XXᴴ − I‖_F, one value per matrix.
 

@@ -1,24 +1,42 @@
 """Landing policies: how a leap M is brought back to the manifold.
 
-A policy is decisions made from p×p quantities alone:
+A policy is decisions made from numbers per matrix and from p×p quantities alone:
 
-- ``clip``: the longest leap it allows, in the Schatten-4 norm ‖sR‖₄ = s√‖RRᴴ‖_F (``None``: any);
+- ``clip``: τ, the longest leap it allows, in the Frobenius norm ‖sR‖_F (``None``: any);
 - ``correction``: Q(C), with C = MMᴴ − I, such that X⁺ = M + QM. Adding QM to M is more accurate than multiplying M by
   I + Q (3.4e-6 against 5.5e-6 at 256×256 in float32);
-- ``slack``: the error of C that the rounding of a less accurate form may cause;
-- ``half``: whether Q is just −½C.
+- ``half``: whether Q is just −½C;
+- ``reach``: the largest eigenvalue of MMᴴ that is landed as it is; what is beyond is scaled down first.
 
 | name | clip | λ | distance ‖XXᴴ−I‖₂ |
 |---|---|---|---|
 | ``safe`` | 1 | ½ | ≤ ½ for any gradients, forever; ≤ ¾ξ⁴ while ξ = η‖G‖_F ≤ 1 |
 | ``strict`` | ½ | ½, three times | ≤ 1.5e-6 and rounding for any gradients, forever |
-| ``half`` | – | ½ | ≤ ¾ξ⁴ while ξ ≤ √2; diverges past 2 |
+| ``half`` | – | ½ | ≤ ¾ξ⁴ while ξ ≤ √2; leaves the manifold past 2 |
 | ``root`` | – | the paper's root of P | the paper's |
 | ``argmin`` | – | minimises P | least of all single landings |
 | ``newton-schulz`` | – | ½, k times | order ξ^(2^(k+1)) |
 
-Why ``safe`` never diverges: for spec(XXᴴ) ⊂ [1−δ, 1] a leap clipped to τ ≤ 1 gives spec(MMᴴ) ⊂ [1−δ, 1+τ²], which one
-landing maps into [1−δ′, 1] with δ′ = max(δ²(3+δ)/4, τ⁴(3−τ²)/4): δ ≤ ½ is invariant.
+The guarantee of the policies that clip rests on one principle: **C is measured where the step lands**, from the M that
+will be landed, so that whatever rounding, overflow, reduced precision or the user did to X or R is seen.
+
+*The bound.* One landing with λ = ½ maps an eigenvalue c of C to f(c) − 1, where
+
+    f(c) = (1 − c/2)²(1 + c) = 1 − ¾c² + ¼c³.
+
+f maps [−½, 1] into [½, 1]. If spec(XXᴴ) ⊂ [1−δ, 1] with δ ≤ ½, then MMᴴ = XXᴴ + s²RRᴴ, because RXᴴ is skew, and
+0 ⪯ s²RRᴴ ⪯ s²‖R‖_F² I ⪯ τ²I, so spec(C) ⊂ [−δ, τ²] ⊂ [−½, 1], and spec(X⁺X⁺ᴴ) ⊂ [1−δ′, 1] with
+δ′ = max(δ²(3+δ)/4, τ⁴(3−τ²)/4). So δ ≤ ½ is invariant for τ ≤ 1; with τ = ½ and three landings 1.5e-6 is.
+
+*In the Frobenius norm*, with Δ = I − XXᴴ ⪰ 0: tr(RRᴴΔ) ≥ 0, so ‖C‖_F² = ‖s²RRᴴ − Δ‖_F² ≤ τ⁴ + ‖Δ‖_F²; and
+|f(c) − 1| ≤ ½|c| on [−½, 1], so ‖Δ⁺‖_F ≤ ½‖C‖_F. Hence ‖XXᴴ − I‖_F ≤ 1/√3 is invariant, for any p.
+
+*Rescue.* A matrix that somebody wrote far off the manifold has an eigenvalue of MMᴴ beyond 1 + τ². It is seen on the
+diagonal of C; then M is first scaled by ρ = √(2/μ) with μ ≥ λmax(MMᴴ). Now spec(C′) ⊂ (−1, 1], f maps that into (0, 1],
+and from XXᴴ ⪯ I no further leap exceeds 1 + τ²: a matrix is scaled once (or, from beyond 10⁴, until its size is right).
+After that every eigenvalue grows, the small ones by 9/4 in a step: a matrix of full rank comes back in about
+log(κ²)/log(9/4) + 4 steps. An eigenvalue beyond 2 that the diagonal does not show is landed as it is; if it grows, the
+diagonal shows it.
 """
 
 from collections.abc import Callable
@@ -29,6 +47,13 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel import polynomial
+from orthoptim.stiefel.geometry import square_norm
+
+_FAR = 0.36
+"""‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""
+
+_LEAST_SCALE = 1e-2
+"""How much a rescue scales down in one step: ρM is computed as M + (ρ − 1)M, which loses u/ρ."""
 
 
 class Policy(NamedTuple):
@@ -36,8 +61,78 @@ class Policy(NamedTuple):
 
     clip: float | None
     correction: Callable[[Tensor], Tensor]
-    slack: float = 1e-2
     half: bool = False
+    reach: float = 2.1  # 1 + τ² and a margin for rounding
+
+
+class Rescue(NamedTuple):
+    """What is done to each matrix before it is landed: M ← ρM, and C as it is then. One value per matrix.
+
+    Attributes:
+        scale: ρ; 1 in every ordinary step.
+        settle: 1, or 0 where even ρM is too far to be landed.
+        flag: which matrices no sequence of ordinary steps explains.
+    """
+
+    scale: Tensor
+    settle: Tensor
+    flag: Tensor
+
+
+def rescue(size: Tensor, top: Tensor, p: int, policy: Policy, leap: Tensor | None) -> Rescue:
+    """See the module; no branch, and exactly ρ = 1 in ordinary steps.
+
+    Args:
+        size: ‖C‖_F².
+        top: the largest entry on the diagonal of C.
+        p: the size of C.
+        policy: how to land.
+        leap: (s‖R‖_F)², where the policy clips.
+    """
+    far = top > policy.reach - 1
+    # λmax(MMᴴ) ≤ 1 + ‖C‖_F, whose square may overflow, and ≤ tr MMᴴ
+    bound = torch.minimum(1 + size.sqrt(), p * (1 + top))
+    scale = torch.where(far, (2 / bound).sqrt(), 1.0)
+    settle = (scale >= _LEAST_SCALE).to(scale.dtype)
+    flag = far if leap is None else far | (size > leap * leap + _FAR)
+    return Rescue(scale.clamp_min(_LEAST_SCALE), settle, flag)
+
+
+def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Q with X⁺ = M + QM, and which matrices needed a rescue.
+
+    Args:
+        c: C = MMᴴ − I, measured, of shape (B, p, p); its memory is used.
+        policy: how to land.
+        leap: (s‖R‖_F)² for each matrix, where the policy clips.
+    """
+    diagonal = c.diagonal(dim1=-2, dim2=-1)
+    rho, settle, flag = rescue(square_norm(c), diagonal.real.amax(-1), c.shape[-1], policy, leap)
+    # C of ρM is ρ²(C + I) − I
+    square = rho * rho
+    factor, shift = settle * square, settle * (square - 1)
+    if policy.half:  # Q = ρ(I − ½C) − I in one pass
+        q, factor, shift = c, -0.5 * rho * factor, rho - 1 - 0.5 * rho * shift
+    else:
+        c = c.mul_(factor[:, None, None])
+        c.diagonal(dim1=-2, dim2=-1).add_(shift[:, None])
+        q, factor, shift = policy.correction(c), rho, rho - 1
+    q = q.mul_(factor[:, None, None])
+    q.diagonal(dim1=-2, dim2=-1).add_(shift[:, None])
+    return q, flag
+
+
+def longest(size: Tensor, policy: Policy) -> Tensor:
+    """The longest s with ‖sR‖_F ≤ τ, one value per matrix.
+
+    Args:
+        size: ‖R‖_F².
+        policy: one that clips.
+    """
+    assert policy.clip is not None
+    info = torch.finfo(size.dtype)
+    # squares below may have been flushed to zero: then R is taken to be as large as it could be
+    return policy.clip * size.clamp_min(info.tiny / info.eps).rsqrt()
 
 
 def newton_schulz(c: Tensor, steps: int) -> Tensor:
@@ -54,7 +149,7 @@ def newton_schulz(c: Tensor, steps: int) -> Tensor:
 
 
 def by_root(c: Tensor) -> Tensor:
-    """Q = −λC with the paper's root of the landing polynomial."""
+    """Q = −λC with the paper's λ."""
     return -polynomial.root(c)[..., None, None] * c
 
 
@@ -64,6 +159,9 @@ def by_argmin(c: Tensor) -> Tensor:
 
 
 POLICIES = ("safe", "strict", "half", "root", "argmin", "newton-schulz")
+
+_UNCLIPPED = 100.0
+"""Where the others have left the manifold for good: no sooner, so that they are what was published."""
 
 
 def policy(name: str, steps: int = 2) -> Policy:
@@ -76,36 +174,13 @@ def policy(name: str, steps: int = 2) -> Policy:
     if name == "safe":
         return Policy(1.0, partial(newton_schulz, steps=1), half=True)
     if name == "strict":
-        return Policy(0.5, partial(newton_schulz, steps=3), slack=1e-6)
+        return Policy(0.5, partial(newton_schulz, steps=3))
     if name == "half":
-        return Policy(None, partial(newton_schulz, steps=1), half=True)
+        return Policy(None, partial(newton_schulz, steps=1), half=True, reach=_UNCLIPPED)
     if name == "root":
-        return Policy(None, by_root)
+        return Policy(None, by_root, reach=_UNCLIPPED)
     if name == "argmin":
-        return Policy(None, by_argmin)
+        return Policy(None, by_argmin, reach=_UNCLIPPED)
     if name == "newton-schulz":
-        return Policy(None, partial(newton_schulz, steps=steps))
+        return Policy(None, partial(newton_schulz, steps=steps), reach=_UNCLIPPED)
     raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")
-
-
-def clip_length(size: Tensor, eta: Tensor, policy: Policy, slope: Tensor | None = None) -> Tensor:
-    """The s ≤ η, one value per matrix, for which ‖MMᴴ − XXᴴ‖_F ≤ τ²: s = min(η, τ/√‖RRᴴ‖_F) where R is tangent.
-
-    Args:
-        size: ‖RRᴴ‖_F.
-        eta: η.
-        policy: one that clips.
-        slope: ‖RXᴴ + XRᴴ‖_F, where R is not tangent to its own precision. Then s²·size + s·slope ≤ τ², and the second
-            term takes at most a tenth of it.
-    """
-    assert policy.clip is not None
-    info = torch.finfo(size.dtype)
-    # Below this the entries of RRᴴ may have been flushed to zero; what is then lost of s²RRᴴ stays under the roundoff.
-    floor = info.tiny / info.eps
-    size = size.clamp_min(floor)
-    if slope is None:
-        return torch.minimum(eta, size.rsqrt().mul_(policy.clip))
-    limit = policy.clip**2
-    slope = slope.clamp_min(floor)
-    root = 2 * limit / (slope + torch.sqrt(slope**2 + 4 * limit * size))
-    return torch.minimum(eta, torch.minimum(root, limit / (10 * slope)))

@@ -36,20 +36,18 @@ def choose(p: int, n: int, normalized: bool = False) -> str:
     """
     if n <= TINY:
         return "tiny"
-    costs: dict[str, float] = {
-        form: cost(form, p, n, normalized) for form in ("direct-n", "direct-p", *(("gram",) if normalized else ()))
-    }
-    return min(costs, key=lambda form: costs[form])
+    forms = ("direct-n", "direct-p", "gram") if normalized else ("direct-n", "direct-p")
+    return sorted(forms, key=lambda form: cost(form, p, n))[0]  # torch 2.9 does not trace min(..., key=...)
 
 
-def cost(form: str, p: int, n: int, normalized: bool = False) -> float:
-    """Multiply–adds of a step that may clip."""
+def cost(form: str, p: int, n: int) -> float:
+    """Multiply–adds of a step."""
     wide = p * p * n
     half = 0.8 if p >= SYMMETRIC_FROM else 1.0  # a symmetric product
     if form == "direct-n":
-        return 2 * p * n * n + (1 + 2 * half) * wide
+        return 2 * p * n * n + (1 + half) * wide
     if form == "direct-p":
-        return (4 + 2 * half + (not normalized)) * wide
+        return (4 + 2 * half) * wide
     if form == "gram":
         return (3 + 2 * half) * wide + 7 * p**3
     raise ValueError(f"Invalid form: {form!r}")

@@ -2,26 +2,32 @@
 
     R  = ½[(XXᴴ)G − (XGᴴ)X]        relative gradient
     M  = X − sR                    leap; s = η, or less where the policy clips
-    C  = MMᴴ − I                   = (XXᴴ − I) + s²RRᴴ exactly, on or off the manifold
+    C  = MMᴴ − I                   where the step lands, measured
     X⁺ = M + Q(C)M                 land
 
 | form | products | best when |
 |---|---|---|
-| ``direct-n`` | 2·pn² + 2·p²n (one p²n more to clip) | n < 2p |
-| ``direct-p`` | 6·p²n (one more to clip, where G is not normalised) | in between |
+| ``direct-n`` | 2·pn² + 2·p²n | n < 2p |
+| ``direct-p`` | 6·p²n | in between |
 | ``gram`` | 5·p²n and p×p ones | p ≪ n and G is normalised |
 | ``tiny`` | entry by entry, over the batch | p, n ≤ 4 |
 
 :func:`orthoptim.stiefel.plan.choose` picks one.
 
-The cross terms of MMᴴ cancel because RXᴴ is skew. In ``direct-n`` and ``tiny`` that holds to rounding of R itself, R
-being X times a skew matrix. In ``direct-p`` and ``gram`` R is a difference whose rounding error, of size u‖G‖, is not
-tangent: a leap along a huge G that is almost normal would be a leap along that error, and void the guarantees of the
-policies that clip. For these ``direct-p`` measures the cross terms, or, where G is normalised, bounds s‖G‖ by slack/u,
-and ``gram`` bounds it by √(slack/u).
+The bounds of the policies that clip need a leap that is tangent: RXᴴ is skew, so that MMᴴ = XXᴴ + s²RRᴴ loses no
+direction.
 
-XXᴴ is measured in every step, never replaced by I: that loses the feedback that keeps rounding errors from growing
-(9e-3 after 1e5 steps in float32, against 4e-7).
+- In ``direct-n`` and ``tiny`` R is X times a matrix that is skew to the last bit, whatever G was: the leap is tangent
+  to rounding of R itself.
+- In ``direct-p`` R is a difference whose rounding error is not tangent: ‖RXᴴ + XRᴴ‖ ≤ 8u‖G‖ (6u at most was measured).
+  Along a huge G that is almost normal, the leap is along that error. The clip therefore bounds s²(‖R‖² + ν²‖G‖²) by τ²
+  with ν = 4096u: the error then takes 2e-3 of the leap at most, moves an eigenvalue of MMᴴ beyond 1 + τ² by 1e-6 at
+  most, and is seen by C. That clips more only where less than 1/4096 of the gradient is tangent.
+- ``gram`` never forms M: its C is put together from XXᴴ, XGᴴ and GGᴴ, with an error of u(1 + s‖G‖)². It bounds s‖G‖ by
+  2τ, which the clip of R mostly does by itself (where G is tangent and p ≪ n, R is about ½G).
+
+Without the measured XXᴴ or MMᴴ the feedback is lost that keeps rounding errors from growing (9e-3 after 1e5 steps in
+float32, against 4e-7).
 """
 
 from collections.abc import Callable
@@ -31,16 +37,20 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
-from orthoptim.stiefel.landing import Policy, clip_length
+from orthoptim.stiefel.landing import Policy, land, longest
 from orthoptim.stiefel.plan import SYMMETRIC_FROM, SYMMETRIC_WORK, choose
 from orthoptim.stiefel.unrolled import unrolled
 
+NOISE = 4096
+"""How much of the leap of ``direct-p`` may be rounding error, as a multiple of the unit roundoff: see the module."""
+
 
 class Step(NamedTuple):
-    """The new point, and which matrices had their leap clipped (``None`` where the policy never clips)."""
+    """The new point; which matrices had their leap clipped (``None``: the policy never clips), which were rescued."""
 
     x: Tensor
     clipped: Tensor | None
+    rescued: Tensor
 
 
 class Leap(NamedTuple):
@@ -96,7 +106,8 @@ def pogo_step(
         eta = eta * size if scale is None else eta * scale.reshape(-1) * size
         factor = (1 / size)[:, None, None]
     step = FORMS[form or choose(p, n, normalized)](Leap(x, g, eta, factor, normalized), policy)
-    return Step(step.x.reshape(*batch, p, n), None if step.clipped is None else step.clipped.reshape(batch))
+    clipped = None if step.clipped is None else step.clipped.reshape(batch)
+    return Step(step.x.reshape(*batch, p, n), clipped, step.rescued.reshape(batch))
 
 
 def direct_n(leap: Leap, policy: Policy) -> Step:
@@ -106,57 +117,51 @@ def direct_n(leap: Leap, policy: Policy) -> Step:
     skew = (s - s.mH).mul_(0.5 * scale)
     # square matrices: into the memory of s, which is free again; fresh memory costs as much as half a product
     r = torch.bmm(x, skew, out=s) if s.shape == x.shape else x @ skew
-    if policy.clip is None:
-        m = torch.addcmul(x, r, -eta[:, None, None], out=r)
-        return Step(_land(m, subtract_identity(symmetric(m)), policy), None)
-    return _leap_and_land(x, r, subtract_identity(symmetric(x)), eta, policy)
+    return _leap_and_land(x, r, eta, policy)
 
 
 def direct_p(leap: Leap, policy: Policy) -> Step:
-    """R through the p×p matrices XXᴴ and XGᴴ; XXᴴ serves again in C."""
-    x, g, eta, scale, normalized = leap
-    a = symmetric(x)
-    r = torch.baddbmm((a * (0.5 * scale)) @ g, (x @ g.mH).mul_(0.5 * scale), x, alpha=-1)
-    c = subtract_identity(a)
-    if policy.clip is None:
-        return _leap_and_land(x, r, c, eta, policy)
-    if normalized:  # the cross terms stay below the slack for any sensible η
-        return _leap_and_land(x, r, c, torch.minimum(eta, _reach(policy, g, scale)), policy)
-    w = r @ x.mH
-    return _leap_and_land(x, r, c, eta, policy, w + w.mH)
+    """R through the p×p matrices XXᴴ and XGᴴ."""
+    x, g, eta, scale, _ = leap
+    r = torch.baddbmm((symmetric(x) * (0.5 * scale)) @ g, (x @ g.mH).mul_(0.5 * scale), x, alpha=-1)
+    error = None
+    if policy.clip is not None:
+        error = rounding(direction_size(square_norm(g), _per_matrix(scale)), x.dtype)
+    return _leap_and_land(x, r, eta, policy, error)
 
 
 def gram(leap: Leap, policy: Policy) -> Step:
     """Everything through A = XXᴴ, B = XGᴴ and N = GGᴴ: R = ½(AG − BX), so RRᴴ and X⁺ = X + DX + FG need no R."""
     x, g, eta, scale, _ = leap
-    a, b, n = symmetric(x), (x @ g.mH) * scale, symmetric(g) * scale * scale
+    a, b, n = symmetric(x), (x @ g.mH) * scale, symmetric(g)
+    square = direction_size(trace(n), _per_matrix(scale))
+    n = n * scale * scale
     # RRᴴ = ¼[A(NA − BᴴBᴴ) − B(BA − ABᴴ)]: with A = Aᴴ, BX·(AG)ᴴ = B·XGᴴ·A = BBA
     ba, bh = b @ a, b.mH
     e = 0.25 * torch.baddbmm(a @ (n @ a - bh @ bh), b, ba - ba.mH, alpha=-1)
+    s, clipped, length = eta, None, None
     if policy.clip is not None:
-        info = torch.finfo(x.dtype)
-        square = n.diagonal(dim1=-2, dim2=-1).real.sum(-1).clamp_min(info.tiny)
-        eta = torch.minimum(eta, torch.sqrt(policy.slack / info.eps / square))
-    s, clipped = _length(e, eta, policy)
+        size = torch.maximum(trace(e), 0.25 * square)  # s‖G‖ ≤ 2τ
+        s, clipped, length = clip(eta, size, policy)
     half = (0.5 * s)[:, None, None]
-    q = policy.correction(subtract_identity(a + (2 * half) ** 2 * e))
+    q, rescued = land(subtract_identity(a + (2 * half) ** 2 * e), policy, length)
     # X⁺ = (I + Q)(X − s/2·(AG − BX)) = X + [Q + s/2·(I+Q)B]X − [s/2·(I+Q)A]G
     d = q + half * (b + q @ b)
     f = (half * scale) * (a + q @ a)
-    return Step(torch.baddbmm(torch.baddbmm(x, d, x), f, g, alpha=-1), clipped)
+    return Step(torch.baddbmm(torch.baddbmm(x, d, x), f, g, alpha=-1), clipped, rescued)
 
 
 def tiny(leap: Leap, policy: Policy) -> Step:
     """Entry by entry, each a vector over the batch, which is best the last dim in memory."""
-    scale = leap.scale[:, 0, 0] if isinstance(leap.scale, Tensor) else leap.scale
+    scale = _per_matrix(leap.scale)
     tables = leap.x.permute(1, 2, 0), leap.g.permute(1, 2, 0)  # (p, n, B)
     x, g = ([list(row.unbind(0)) for row in a.unbind(0)] for a in tables)
     if torch.compiler.is_compiling():
-        table, clipped = unrolled(x, g, leap.eta, scale, policy)
-        return Step(torch.stack([torch.stack(row, -1) for row in table], 1), clipped)
+        step = unrolled(x, g, leap.eta, scale, policy)
+        return Step(torch.stack([torch.stack(row, -1) for row in step.table], 1), step.clipped, step.rescued)
     new = tables[0].new_empty(tables[0].shape)
-    _, clipped = unrolled(x, g, leap.eta, scale, policy, new)
-    return Step(new.permute(2, 0, 1), clipped)
+    step = unrolled(x, g, leap.eta, scale, policy, new)
+    return Step(new.permute(2, 0, 1), step.clipped, step.rescued)
 
 
 FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram, "tiny": tiny}
@@ -178,32 +183,39 @@ def _symmetric(x: Tensor, levels: int) -> Tensor:
     return torch.cat([torch.cat([first, block.mH], -1), torch.cat([block, last], -1)], -2)
 
 
-def _leap_and_land(x: Tensor, r: Tensor, c: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None) -> Step:
-    """From X, R and XXᴴ − I: MMᴴ − I = (XXᴴ − I) − s·cross + s²RRᴴ costs no product with M."""
-    e = symmetric(r)
-    s, clipped = _length(e, eta, policy, cross)
-    s = s[:, None, None]
-    c.addcmul_(e, s**2)
-    if cross is not None:
-        c.addcmul_(cross, s, value=-1)
-    return Step(_land(torch.addcmul(x, r, -s, out=r), c, policy), clipped)
+def _leap_and_land(x: Tensor, r: Tensor, eta: Tensor, policy: Policy, error: Tensor | None = None) -> Step:
+    """From X and R, and what to add to ‖R‖_F² for its rounding error."""
+    s, clipped, length = eta, None, None
+    if policy.clip is not None:
+        size = square_norm(r)
+        s, clipped, length = clip(eta, size if error is None else size + error, policy)
+    m = torch.addcmul(x, r, -s[:, None, None], out=r)
+    q, rescued = land(subtract_identity(symmetric(m)), policy, length)
+    return Step(torch.baddbmm(m, q, m), clipped, rescued)
 
 
-def _reach(policy: Policy, g: Tensor, scale: Tensor | float) -> Tensor:
-    info = torch.finfo(g.dtype)
-    size = square_norm(g).sqrt() * (scale[:, 0, 0] if isinstance(scale, Tensor) else scale)
-    return policy.slack / info.eps / size.clamp_min(info.tiny)
+def clip(eta: Tensor, size: Tensor, policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
+    """The length s of the leap, which leaps were shortened, and (s‖R‖_F)², given a bound of ‖R‖_F²."""
+    cap = longest(size, policy)
+    s = torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
+    return s, s != eta, s * s * size
 
 
-def _length(e: Tensor, eta: Tensor, policy: Policy, cross: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    if policy.clip is None:
-        return eta, None
-    slope = None if cross is None else square_norm(cross).sqrt()
-    s = clip_length(square_norm(e).sqrt(), eta, policy, slope)
-    return s, s < eta
+def rounding(square: Tensor, dtype: torch.dtype) -> Tensor:
+    """ν²‖G‖_F², see the module; at most one, where the entries of G are too, which a direction of zeros is beyond."""
+    return (square * (NOISE * torch.finfo(dtype).eps / 2) ** 2).clamp_max(1)
 
 
-def _land(m: Tensor, c: Tensor, policy: Policy) -> Tensor:
-    if policy.half:  # Q = −½C need not be formed
-        return torch.baddbmm(m, c, m, alpha=-0.5)
-    return torch.baddbmm(m, policy.correction(c), m)
+def direction_size(square: Tensor, scale: Tensor | float) -> Tensor:
+    """‖G‖_F² with its factor; squares that were flushed to zero are taken to be as large as they could be."""
+    info = torch.finfo(square.dtype)
+    return square.clamp_min(info.tiny / info.eps) * scale * scale
+
+
+def trace(a: Tensor) -> Tensor:
+    """That of Hermitian matrices, one value per matrix."""
+    return a.diagonal(dim1=-2, dim2=-1).real.sum(-1)
+
+
+def _per_matrix(scale: Tensor | float) -> Tensor | float:
+    return scale[:, 0, 0] if isinstance(scale, Tensor) else scale

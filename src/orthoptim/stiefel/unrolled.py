@@ -5,10 +5,13 @@ only the independent entries are computed: a real 3×3 skew one has three. A com
 eager mode it is bound by memory, so what is free is written to again.
 """
 
+from functools import reduce
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.landing import Policy, clip_length
+from orthoptim.stiefel.landing import Policy, land, longest, rescue
 
 Table = list[list[Tensor]]
 Upper = dict[tuple[int, int], Tensor]
@@ -16,10 +19,18 @@ Upper = dict[tuple[int, int], Tensor]
 Slots = tuple[Tensor | None, ...]
 
 
+class Unrolled(NamedTuple):
+    """The new table; which matrices had their leap clipped (``None``: the policy never clips), which were rescued."""
+
+    table: Table
+    clipped: Tensor | None
+    rescued: Tensor
+
+
 def unrolled(
     x: Table, g: Table, eta: Tensor, scale: Tensor | float, policy: Policy, new: Tensor | None = None
-) -> tuple[Table, Tensor | None]:
-    """One POGO step: the new table, and which matrices had their leap clipped.
+) -> Unrolled:
+    """One POGO step.
 
     Args:
         x: the matrices, p rows of n entries.
@@ -32,21 +43,26 @@ def unrolled(
     p, n = len(x), len(x[0])
     wide, square, results = _slots(new, p, n)
     r = _relative_gradient(x, g, 0.5 * scale, wide, square)
-    upper = [(i, j) for i in range(p) for j in range(i, p)]
-    e = {(i, j): _sum(_rows(r, i, j), out=slot) for (i, j), slot in zip(upper, square, strict=False)}
-    length, clipped = eta, None
+    length, clipped, leap = eta, None, None
     if policy.clip is not None:
-        length = clip_length(_square_norm(e).sqrt_(), eta, policy)
-        clipped = length < eta
+        size = _sum_of_squares([entry for row in r for entry in row])
+        cap = longest(size, policy)
+        length = torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
+        clipped = length != eta
+        leap = size.mul_(length * length)
     m = [[torch.addcmul(x[i][j], r[i][j], length, value=-1, out=wide[i * n + j]) for j in range(n)] for i in range(p)]
-    c = _plus_gram_(e, length, x)
-    # Q = −½C need not be formed
-    q, factor = (c, -0.5) if policy.half else (_correction(c, policy), 1.0)
+    minus = m[0][0].new_full((), -1.0)
+    pairs = [(i, j) for i in range(p) for j in range(i, p)]
+    c = {
+        (i, j): _sum(_rows(m, i, j), minus if i == j else None, out=slot)
+        for (i, j), slot in zip(pairs, square[: len(pairs)], strict=True)
+    }
+    q, rescued = _land(c, p, policy, leap)
     table = [
-        [_sum([(_at(q, i, k), m[k][j]) for k in range(p)], m[i][j], factor, results[i * n + j]) for j in range(n)]
+        [_sum([(_at(q, i, k), m[k][j]) for k in range(p)], m[i][j], results[i * n + j]) for j in range(n)]
         for i in range(p)
     ]
-    return table, clipped
+    return Unrolled(table, clipped, rescued)
 
 
 def _slots(new: Tensor | None, p: int, n: int) -> tuple[Slots, Slots, Slots]:
@@ -86,37 +102,33 @@ def _relative_gradient(x: Table, g: Table, half: Tensor | float, wide: Slots, sq
     return r
 
 
-def _plus_gram_(e: Upper, length: Tensor, x: Table) -> Upper:
-    """C = s²RRᴴ + XXᴴ − I, in the memory of RRᴴ."""
-    square = length * length
-    for (i, j), entry in e.items():
-        entry.mul_(square)
-        for u, v in _rows(x, i, j):
-            entry.addcmul_(u, v)
-        if i == j:
-            entry.sub_(1)
-    return e
+def _land(c: Upper, p: int, policy: Policy, leap: Tensor | None) -> tuple[Upper, Tensor]:
+    """Q(C), in the memory of C, and which matrices were rescued: see :func:`orthoptim.stiefel.landing.land`."""
+    if not policy.half:
+        entries = [_at(c, i, j).flatten() for i in range(p) for j in range(p)]
+        lone = None if leap is None else leap.flatten()
+        whole, flag = land(torch.stack(entries, 1).reshape(-1, p, p), policy, lone)
+        shape = c[0, 0].shape
+        return {(i, j): whole[:, i, j].reshape(shape) for i, j in c}, flag.reshape(shape)
+    diagonal = [c[i, i].real for i in range(p)]
+    others = [entry for (i, j), entry in c.items() if i < j]
+    size = _sum_of_squares(diagonal)
+    if others:
+        size.add_(_sum_of_squares(others), alpha=2)
+    rho, settle, flag = rescue(size, reduce(torch.maximum, diagonal), p, policy, leap)
+    # Q = ρ(I − ½C′) − I with C′ = settle·(ρ²(C + I) − I)
+    square, lift = rho * rho, 0.5 * rho * settle
+    factor, shift = -lift * square, rho - 1 - lift * (square - 1)
+    return {
+        (i, j): torch.addcmul(shift, entry, factor, out=entry) if i == j else entry.mul_(factor)
+        for (i, j), entry in c.items()
+    }, flag
 
 
-def _square_norm(a: Upper) -> Tensor:
-    """‖A‖_F²."""
-    total: Tensor | None = None
-    for (i, j), entry in a.items():
-        for part in (entry.real, entry.imag) if entry.is_complex() else (entry,):
-            if total is None:  # the first is on the diagonal
-                total = part * part
-            else:
-                total.addcmul_(part, part, value=1 if i == j else 2)
-    assert total is not None
-    return total
-
-
-def _correction(c: Upper, policy: Policy) -> Upper:
-    """Q(C)."""
-    p = max(j for _, j in c) + 1
-    entries = [_at(c, i, j).flatten() for i in range(p) for j in range(p)]
-    q = policy.correction(torch.stack(entries, 1).reshape(-1, p, p))
-    return {(i, j): q[:, i, j].reshape(entry.shape) for (i, j), entry in c.items()}
+def _sum_of_squares(entries: list[Tensor]) -> Tensor:
+    """Σ|entry|²."""
+    parts = [part for a in entries for part in ((a.real, a.imag) if a.is_complex() else (a,))]
+    return _sum([(part, part) for part in parts])
 
 
 def _rows(a: Table, i: int, j: int) -> list[tuple[Tensor, Tensor]]:
@@ -128,14 +140,12 @@ def _at(a: Upper, i: int, j: int) -> Tensor:
     return a[i, j] if i <= j else _conj(a[j, i])
 
 
-def _sum(
-    pairs: list[tuple[Tensor, Tensor]], start: Tensor | None = None, factor: float = 1.0, out: Tensor | None = None
-) -> Tensor:
-    """The sum start + factor·Σ uv."""
+def _sum(pairs: list[tuple[Tensor, Tensor]], start: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """The sum start + Σ uv."""
     (u, v), *others = pairs
-    total = torch.mul(u, v, out=out) if start is None else torch.addcmul(start, u, v, value=factor, out=out)
+    total = torch.mul(u, v, out=out) if start is None else torch.addcmul(start, u, v, out=out)
     for u, v in others:
-        total.addcmul_(u, v, value=factor)
+        total.addcmul_(u, v)
     return total
 
 
