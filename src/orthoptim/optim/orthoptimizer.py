@@ -22,13 +22,10 @@ from orthoptim.optim.resume import check_saved, restore_state
 from orthoptim.optim.state import create, lay_together, together
 from orthoptim.optim.telemetry import Drift, Plan, drift_of
 from orthoptim.stiefel import Sums, Table, Unrolled
-from orthoptim.views import Side, View, compute_dtype, distance, full_precision, real_dtype
+from orthoptim.views import Side, View, compute_dtype, full_precision, matrix_shape, real_dtype
 
 if TYPE_CHECKING:
     from orthoptim.distributed.sharded import ShardedStep
-
-_FAR = 0.5
-"""A distance after a step that no sequence of steps from the manifold leads to, up to rounding."""
 
 ColumnsUpdate = Generator[list[Tensor], Sums, tuple[Update, Tensor]]
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -82,7 +79,7 @@ class Orthoptimizer(Optimizer):
         keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
         self._block_steps: dict[int, BlockStep] = {}
-        self._warned: set[int] = set()
+        self._warned: set[Tensor] = set()
         self._sharded: ShardedStep | None = None
         try:
             super().__init__(params, defaults)
@@ -395,25 +392,31 @@ class Orthoptimizer(Optimizer):
             for block in bucket.blocks:
                 step(block, bucket.half, lr, params, grads, columns)
                 if step.rescued is not None:
-                    self._warn_of_far(group, [params[i] for i in block.members])
+                    self._warn_of_far(group, [params[i] for i in block.members], step.rescued)
 
-    def _warn_of_far(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        """Warn, once for each parameter, of those that somebody has written far off the manifold."""
-        for index, other in enumerate(self.param_groups):
-            for position, param in enumerate(other["params"] if other is group else ()):
-                if id(param) in self._warned or not any(param is one for one in params):
-                    continue
-                far = distance(param, view=group["view"], side=group["side"])
-                if float(far.max()) <= _FAR:
-                    continue
-                self._warned.add(id(param))
-                name = checks.parameter_name(group, position, f"group {index}")
-                warnings.warn(
-                    f"{name} is far from orthonormal (distance {float(far.max()):.3g}): it was written after the "
-                    "optimizer was built. Steps bring it back and are counted as rescued in drift(); matrices without "
-                    "full rank do not step: call orthoptim.orthogonalize_ on it",
-                    stacklevel=6,  # the line that calls step
-                )
+    def _warn_of_far(self, group: dict[str, Any], params: list[Tensor], rescued: Tensor) -> None:
+        """Warn, once for each parameter, of matrices that somebody has written far off the manifold.
+
+        Args:
+            group: a constrained group.
+            params: the parameters of one block.
+            rescued: which of its matrices were too far away.
+        """
+        counts = [matrix_shape(param.shape, group["view"], group["side"])[0].numel() for param in params]
+        flags = [rescued] if len(params) == 1 else torch.split(rescued, counts)
+        for param, flag in zip(params, flags, strict=True):
+            if param in self._warned or not bool(flag.any()):
+                continue
+            self._warned.add(param)
+            index = next(i for i, other in enumerate(self.param_groups) if other is group)
+            position = next(i for i, other in enumerate(group["params"]) if other is param)
+            name = checks.parameter_name(group, position, f"group {index}")
+            warnings.warn(
+                f"{name} was far from orthonormal ({int(flag.sum())} of {len(flag)} matrices): it was written after "
+                "the optimizer was built. Steps bring it back and are counted as rescued in drift(); a matrix without full rank "
+                "does not step and is counted as skipped: call orthoptim.orthogonalize_ on it",
+                stacklevel=6,  # the line that calls step
+            )
 
     @torch.no_grad()
     def _restore(self, state_dict: StateDict) -> None:

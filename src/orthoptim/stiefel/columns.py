@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity, sym
-from orthoptim.stiefel.landing import Policy, land
-from orthoptim.stiefel.steps import Step, clip, direction_size, rounding, symmetric, trace
+from orthoptim.stiefel.landing import Policy, clip, land
+from orthoptim.stiefel.steps import Step, direction_size, rounding, symmetric, trace
 
 
 class Sums(NamedTuple):
@@ -45,11 +45,11 @@ def pogo_columns(
     r = torch.baddbmm((a * half) @ g, b * half, x, alpha=-1)
     w = r @ x.mH if clips and not normalized else None
     (e, *more), _ = yield [symmetric(r), *([] if w is None else [w + w.mH, square_norm(g)])]
-    s, clipped, leap = eta, None, None
+    size = trace(e)
     if clips:
         square = direction_size(more[1] if more else sizes[0], factor)
-        size = trace(e) + rounding(square, x.dtype) if more else torch.maximum(trace(e), 0.25 * square)
-        s, clipped, leap = clip(eta, size, policy)
+        size = size + rounding(square, x.dtype) if more else torch.maximum(size, 0.25 * square)
+    s, clipped, leap = clip(eta, size, x.shape[-2], policy)
     s = s[:, None, None]
     c = subtract_identity(a).add_(e * s**2)
     if more:

@@ -52,6 +52,9 @@ from orthoptim.stiefel.geometry import square_norm
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""
 
+_LONGEST = 10.0
+"""‖sR‖_F/√p beyond which a leap is cut off by any policy: from a matrix that is far away, leaps are far too long."""
+
 _LEAST_SCALE = 1e-2
 """How much a rescue scales down in one step: ρM is computed as M + (ρ − 1)M, which loses u/ρ."""
 
@@ -94,7 +97,7 @@ def rescue(size: Tensor, top: Tensor, p: int, policy: Policy, leap: Tensor | Non
     bound = torch.minimum(1 + size.sqrt(), p * (1 + top))
     scale = torch.where(far, (2 / bound).sqrt(), 1.0)
     settle = (scale >= _LEAST_SCALE).to(scale.dtype)
-    flag = far if leap is None else far | (size > leap * leap + _FAR)
+    flag = far | ((top < -0.5) if leap is None else (size > leap * leap + _FAR))
     return Rescue(scale.clamp_min(_LEAST_SCALE), settle, flag)
 
 
@@ -122,17 +125,37 @@ def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> tuple[Tensor,
     return q, flag
 
 
-def longest(size: Tensor, policy: Policy) -> Tensor:
-    """The longest s with ‖sR‖_F ≤ τ, one value per matrix.
+class Length(NamedTuple):
+    """Of a leap, one value per matrix.
+
+    Attributes:
+        s: with ‖sR‖_F ≤ τ.
+        clipped: where that is less than η; ``None`` if the policy never clips.
+        square: (s‖R‖_F)²; ``None`` if the policy never clips.
+    """
+
+    s: Tensor
+    clipped: Tensor | None
+    square: Tensor | None
+
+
+def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
+    """Shorten leaps as the policy says; the others are shortened, too, where they would leave any manifold.
 
     Args:
-        size: ‖R‖_F².
-        policy: one that clips.
+        eta: η.
+        size: ‖R‖_F², or a bound of it.
+        p: the number of rows.
+        policy: how to land.
     """
-    assert policy.clip is not None
     info = torch.finfo(size.dtype)
+    most = _LONGEST * p**0.5 if policy.clip is None else policy.clip
     # squares below may have been flushed to zero: then R is taken to be as large as it could be
-    return policy.clip * size.clamp_min(info.tiny / info.eps).rsqrt()
+    cap = most * size.clamp_min(info.tiny / info.eps).rsqrt()
+    s = torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
+    if policy.clip is None:
+        return Length(s, None, None)
+    return Length(s, s != eta, s * s * size)
 
 
 def newton_schulz(c: Tensor, steps: int) -> Tensor:

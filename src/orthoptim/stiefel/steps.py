@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
-from orthoptim.stiefel.landing import Policy, land, longest
+from orthoptim.stiefel.landing import Policy, clip, land
 from orthoptim.stiefel.plan import SYMMETRIC_FROM, SYMMETRIC_WORK, choose
 from orthoptim.stiefel.unrolled import unrolled
 
@@ -139,10 +139,8 @@ def gram(leap: Leap, policy: Policy) -> Step:
     # RRᴴ = ¼[A(NA − BᴴBᴴ) − B(BA − ABᴴ)]: with A = Aᴴ, BX·(AG)ᴴ = B·XGᴴ·A = BBA
     ba, bh = b @ a, b.mH
     e = 0.25 * torch.baddbmm(a @ (n @ a - bh @ bh), b, ba - ba.mH, alpha=-1)
-    s, clipped, length = eta, None, None
-    if policy.clip is not None:
-        size = torch.maximum(trace(e), 0.25 * square)  # s‖G‖ ≤ 2τ
-        s, clipped, length = clip(eta, size, policy)
+    size = trace(e) if policy.clip is None else torch.maximum(trace(e), 0.25 * square)  # s‖G‖ ≤ 2τ
+    s, clipped, length = clip(eta, size, x.shape[-2], policy)
     half = (0.5 * s)[:, None, None]
     q, rescued = land(subtract_identity(a + (2 * half) ** 2 * e), policy, length)
     # X⁺ = (I + Q)(X − s/2·(AG − BX)) = X + [Q + s/2·(I+Q)B]X − [s/2·(I+Q)A]G
@@ -185,20 +183,11 @@ def _symmetric(x: Tensor, levels: int) -> Tensor:
 
 def _leap_and_land(x: Tensor, r: Tensor, eta: Tensor, policy: Policy, error: Tensor | None = None) -> Step:
     """From X and R, and what to add to ‖R‖_F² for its rounding error."""
-    s, clipped, length = eta, None, None
-    if policy.clip is not None:
-        size = square_norm(r)
-        s, clipped, length = clip(eta, size if error is None else size + error, policy)
+    size = square_norm(r)
+    s, clipped, length = clip(eta, size if error is None else size + error, x.shape[-2], policy)
     m = torch.addcmul(x, r, -s[:, None, None], out=r)
     q, rescued = land(subtract_identity(symmetric(m)), policy, length)
     return Step(torch.baddbmm(m, q, m), clipped, rescued)
-
-
-def clip(eta: Tensor, size: Tensor, policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
-    """The length s of the leap, which leaps were shortened, and (s‖R‖_F)², given a bound of ‖R‖_F²."""
-    cap = longest(size, policy)
-    s = torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
-    return s, s != eta, s * s * size
 
 
 def rounding(square: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.landing import Policy, land, longest, rescue
+from orthoptim.stiefel.landing import Policy, clip, land, rescue
 
 Table = list[list[Tensor]]
 Upper = dict[tuple[int, int], Tensor]
@@ -43,13 +43,7 @@ def unrolled(
     p, n = len(x), len(x[0])
     wide, square, results = _slots(new, p, n)
     r = _relative_gradient(x, g, 0.5 * scale, wide, square)
-    length, clipped, leap = eta, None, None
-    if policy.clip is not None:
-        size = _sum_of_squares([entry for row in r for entry in row])
-        cap = longest(size, policy)
-        length = torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
-        clipped = length != eta
-        leap = size.mul_(length * length)
+    length, clipped, leap = clip(eta, _sum_of_squares([entry for row in r for entry in row]), p, policy)
     m = [[torch.addcmul(x[i][j], r[i][j], length, value=-1, out=wide[i * n + j]) for j in range(n)] for i in range(p)]
     minus = m[0][0].new_full((), -1.0)
     pairs = [(i, j) for i in range(p) for j in range(i, p)]
