@@ -231,6 +231,120 @@ def test_hostile_gradients_of_every_direction_never_lead_far_away(kind, shape, l
     assert spectral_distance(points) <= bound + 10 * eps(dtype)
 
 
+FORM_SHAPES = [("tiny", (3, 3)), ("direct-n", (10, 10)), ("direct-p", (4, 12)), ("gram", (4, 12))]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1.5e-6)])
+@pytest.mark.parametrize(("form", "shape"), FORM_SHAPES)
+def test_a_gradient_that_is_almost_normal_never_leads_far_away(form, shape, landing, bound, dtype):
+    # what is left of R is rounding, and squares of it beside |G|² underflow: distances of 1e48 were reached
+    policy = stiefel.policy(landing)
+    x = orthonormal((8, *shape), dtype, 0)
+    largest = 14 if form == "gram" else 27  # which is for normalised directions only, and squares them
+    sizes = torch.logspace(6, largest, 8, dtype=torch.float64)
+    points = []
+    for t in range(30):
+        g = (x.to(torch.complex128 if dtype.is_complex else torch.float64) * sizes[:, None, None]).to(dtype)
+        step = stiefel.pogo_step(x, g + gaussian(x.shape, dtype, t), 1.0, policy, form)
+        assert not step.rescued.any()
+        x = step.x
+        points.append(x)
+    points = torch.stack(points)
+    assert torch.isfinite(points.abs()).all()
+    assert spectral_distance(points) <= bound + 10 * shape[0] * eps(dtype)
+
+
+def test_the_smallest_almost_normal_gradient_that_led_away():
+    g = 1e12 * torch.eye(3) + torch.tensor([[0.0, 3, 0], [0, 0, 3], [0, 0, 0]])
+    for landing, bound in (("safe", 0.5), ("strict", 1.5e-6)):
+        assert spectral_distance(stiefel.pogo_step(torch.eye(3), g, 1.0, stiefel.policy(landing)).x) <= bound
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1.5e-6)])
+@pytest.mark.parametrize(("form", "shape"), FORM_SHAPES)
+def test_gradients_whose_squares_underflow_never_lead_far_away(form, shape, landing, bound, dtype):
+    # as VAdam gives them to a step whose learning rate is absurd: a factor beside small entries
+    policy = stiefel.policy(landing)
+    x = orthonormal((12, *shape), dtype, 0)
+    size = torch.logspace(-38, -16, 12, dtype=torch.float64)[:, None, None]
+    scale = torch.full((12,), 1e8, dtype=x.real.dtype)
+    points = []
+    for t in range(20):
+        g = (gaussian(x.shape, dtype, t) * size).to(dtype)
+        lr = torch.tensor(10.0 ** (t + 2), dtype=x.real.dtype)
+        step = stiefel.pogo_step(x, g, lr, policy, form, scale=scale, normalized=True)
+        assert not step.rescued.any()
+        x = step.x
+        points.append(x)
+    points = torch.stack(points)
+    assert torch.isfinite(points.abs()).all()
+    assert spectral_distance(points) <= bound + 10 * shape[0] * eps(dtype)
+
+
+@settings(max_examples=30)
+@given(shapes(min_rank=1, max_rank=1), dtypes, seeds)
+def test_the_frobenius_distance_under_safe_stays_within_one_over_root_three(shape, dtype, seed):
+    policy = stiefel.policy("safe")
+    x = orthonormal(shape, dtype, seed)
+    for t in range(20):
+        step = stiefel.pogo_step(x, gradient(x, seed + t, 1e3, KINDS[t % 3]), 1.0, policy)
+        x = step.x
+        assert not step.rescued.any()
+        assert (stiefel.distance(x) <= 3**-0.5 + 10 * shape[-2] * eps(dtype)).all()
+
+
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+@pytest.mark.parametrize("form", [form for form, _ in FORM_SHAPES])
+def test_a_negative_learning_rate_is_clipped(form, landing):
+    x = orthonormal((5, 3, 4), torch.float64, 0)
+    step = stiefel.pogo_step(x, gradient(x, 1), -1e6, stiefel.policy(landing), form)
+    assert step.clipped.all()
+    assert spectral_distance(step.x) <= 0.5 + 20 * eps(x.dtype)
+
+
+# Far away
+
+
+SCALES = [3.0, math.sqrt(3), 2.3, 1e3, 1e10, 1e18, 0.01, 1e-10]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("landing", ["safe", "strict", "half", "newton-schulz"])
+@pytest.mark.parametrize(("form", "shape"), FORM_SHAPES)
+def test_a_matrix_of_full_rank_that_is_far_away_comes_back(form, shape, landing, dtype):
+    policy = stiefel.policy(landing)
+    x = orthonormal((1, *shape), dtype, 0) * torch.tensor(SCALES)[:, None, None]
+    if landing in ("half", "newton-schulz") or form == "gram":
+        x = x[[0, 3, 6]]  # 3, 1000 and 0.01: without a clip √3 loses a direction; gram squares XXᴴ
+    for t in range(80):
+        x = stiefel.pogo_step(x, gradient(x, t, 1e-2), 0.1, policy, form).x
+        assert torch.isfinite(x.abs()).all()
+    assert spectral_distance(x) <= 1e-3
+
+
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+def test_a_rescue_leaves_the_directions_of_a_scaled_matrix(landing):
+    x = orthonormal((6, 8), torch.float64, 0)
+    step = stiefel.pogo_step(3 * x, torch.zeros_like(x), 0.1, stiefel.policy(landing))
+    assert step.rescued
+    singular = torch.linalg.svdvals(step.x)
+    torch.testing.assert_close(step.x, singular[0] * x)
+    assert singular[0] <= 1
+
+
+@given(shapes(), dtypes, seeds, kinds, st.floats(0, 1))
+def test_an_ordinary_step_is_not_a_rescue_and_is_not_changed_by_the_possibility(shape, dtype, seed, kind, xi):
+    x = orthonormal(shape, dtype, seed)
+    c = stiefel.defect(x.reshape(-1, *shape[-2:]) + xi * 0.1)
+    size = torch.linalg.matrix_norm(c) ** 2
+    top = c.diagonal(dim1=-2, dim2=-1).real.amax(-1)
+    found = stiefel.rescue(size, top.clamp_max(1), shape[-2], stiefel.policy("safe"), torch.full_like(size, 9.0))
+    assert (found.scale == 1).all()
+    assert (found.settle == 1).all()
+
+
 @pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1e-5)])
 def test_hostile_gradients_at_points_of_a_circle_never_lead_far_away(landing, bound):
     # one tangent direction only: some of a thousand random gradients are nearly normal

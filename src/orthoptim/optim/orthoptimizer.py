@@ -413,9 +413,9 @@ class Orthoptimizer(Optimizer):
             name = checks.parameter_name(group, position, f"group {index}")
             warnings.warn(
                 f"{name} was far from orthonormal ({int(flag.sum())} of {len(flag)} matrices): it was written after "
-                "the optimizer was built. Steps bring it back and are counted as rescued in drift(); a matrix without full rank "
-                "does not step and is counted as skipped: call orthoptim.orthogonalize_ on it",
-                stacklevel=6,  # the line that calls step
+                "the optimizer was built. Steps bring it back and are counted as rescued in drift(); a matrix without "
+                "full rank does not step and is counted as skipped: call orthoptim.orthogonalize_ on it",
+                stacklevel=7,  # the line that calls step
             )
 
     @torch.no_grad()
