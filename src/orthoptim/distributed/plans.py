@@ -11,7 +11,7 @@ from orthoptim.distributed.pieces import Pieces, make_pieces
 from orthoptim.distributed.rounds import make_rounds
 from orthoptim.distributed.strategy import choose
 from orthoptim.optim.buckets import make_buckets
-from orthoptim.optim.telemetry import Plan
+from orthoptim.optim.telemetry import Plan, label, names_of, plans_of
 from orthoptim.stiefel import FORMS
 
 if TYPE_CHECKING:
@@ -55,31 +55,40 @@ class Plans:
             self._key = key
         return self._plans
 
-    def shown(self) -> list[Plan]:
+    def shown(self, per_parameter: bool = False) -> list[Plan]:
         """For :meth:`Orthoptimizer.plan`."""
-        optimizer, shown = self._optimizer, []
-        plans = self()
-        for index, group in enumerate(optimizer.param_groups):
-            for plan in plans:
-                if plan.group is not group:
-                    continue
-                local = [plan.params[i].to_local() for i in plan.local]
-                whole = [param for param in local if param.numel()]
-                for bucket in make_buckets(whole, group["view"], group["side"]):
-                    form = optimizer.form(bucket.p, bucket.n, group)
-                    kind = (index, bucket.matrices, bucket.p, bucket.n, bucket.dtype, bucket.device)
-                    shown.append(Plan(*kind, form, len(bucket.blocks)))
-                for pieces in plan.cut:
-                    p, n = pieces.layout.p, pieces.layout.n
-                    form = optimizer.form(p, n, group)
-                    if pieces.strategy != "whole" and form in FORMS:
-                        form = "direct-p"
-                    kind = (index, pieces.count, p, n, pieces.dtype, pieces.device)
-                    if pieces.count == 0:
-                        continue
-                    blocks = sum(part.layout is pieces.layout for some in self.rounds for _, part in some)
-                    shown.append(Plan(*kind, form, blocks, pieces.strategy))
-        return shown
+        plans = {id(plan.group): plan for plan in self()}
+        rows: list[Plan] = []
+        for index, group in enumerate(self._optimizer.param_groups):
+            if id(group) in plans:
+                rows.extend(self._rows(plans[id(group)], index, per_parameter))
+        return rows
+
+    def _rows(self, plan: GroupPlan, index: int, per_parameter: bool) -> list[Plan]:
+        """Those of one group: its local buckets, then the others."""
+        group, form_of = plan.group, self._optimizer.form
+        name_of = {id(param): name for name, param in zip(names_of(group), group["params"], strict=True)}
+        names = [name_of[id(param)] for param in plan.params]
+        pairs = [(names[i], plan.params[i].to_local()) for i in plan.local]
+        named = [(name, local) for name, local in pairs if local.numel()]
+        rows: list[Plan] = []
+        for bucket in make_buckets([local for _, local in named], group["view"], group["side"]):
+            rows.extend(plans_of(bucket, named, group, index, form_of(bucket.p, bucket.n, group), per_parameter))
+        for pieces in plan.cut:
+            if pieces.count == 0:
+                continue
+            p, n = pieces.layout.p, pieces.layout.n
+            form = form_of(p, n, group)
+            if pieces.strategy != "whole" and form in FORMS:
+                form = "direct-p"
+            blocks = sum(part.layout is pieces.layout for some in self.rounds for _, part in some)
+            members = [names[i] for i in pieces.members]
+            kind = (p, n, pieces.dtype, pieces.device, form, blocks, pieces.strategy)
+            if per_parameter:
+                rows.extend(Plan(index, pieces.count // len(members), *kind, name) for name in members)
+            else:
+                rows.append(Plan(index, pieces.count, *kind, label(members)))
+        return rows
 
     def _key_of(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
         if group["algorithm"] != self._optimizer.algorithm:

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 
 from orthoptim import stiefel
 from orthoptim.distributed.layout import batch_placements, cutting_dims
-from orthoptim.distributed.survey import largest, survey
+from orthoptim.distributed.survey import Measure, largest, survey
 from orthoptim.views import compute_dtype, from_matrices, matrix_shape
 
 
@@ -36,7 +36,12 @@ def write_matrices_(tensor: DTensor, matrices: Tensor, view: str, side: str) -> 
 
 def distance(tensor: DTensor, view: str, side: str) -> Tensor:
     """One value per matrix, those of all ranks on all ranks."""
-    (values,) = survey([tensor], view, side, stiefel.distance)
+    return measure(tensor, view, side, stiefel.distance)
+
+
+def measure(tensor: DTensor, view: str, side: str, value_of: Measure) -> Tensor:
+    """What ``value_of`` says of each matrix, those of all ranks on all ranks."""
+    (values,) = survey([tensor], view, side, value_of)
     placements = batch_placements(tensor, view)
     if all(isinstance(placement, Replicate) for placement in placements):
         return values

@@ -20,7 +20,7 @@ from orthoptim.optim.memory import keep_freed_memory
 from orthoptim.optim.options import dissolve, group_defaults, hyperparameters
 from orthoptim.optim.resume import check_saved, restore_state
 from orthoptim.optim.state import create, lay_together, together
-from orthoptim.optim.telemetry import Drift, Plan, drift_of
+from orthoptim.optim.telemetry import DriftTable, PlanTable, drift_of, names_of, plans_of
 from orthoptim.stiefel import Sums, Table, Unrolled
 from orthoptim.views import Side, View, compute_dtype, full_precision, matrix_shape, real_dtype
 
@@ -255,46 +255,68 @@ class Orthoptimizer(Optimizer):
     # For those who watch a run
 
     @torch.no_grad()
-    def drift(self) -> list[Drift]:
+    def drift(self, *, per_parameter: bool = False) -> DriftTable:
         """Distance from the manifold and counts of skipped, clipped and rescued steps, for each constrained group.
 
-        The distance is that of the parameters as the model uses them. Synchronises with the device.
+        The distance is ‖XXᴴ − I‖_F of the parameters as the model uses them. Synchronises with the device. Collective
+        for DTensors: every rank must call it and receives all values.
+
+        Args:
+            per_parameter: whether to return a row for each parameter rather than for each group.
+
+        Returns:
+            A list of :class:`Drift` that prints as a table and has ``as_dict()`` for loggers.
+
+        Example:
+            >>> import orthoptim as oo
+            >>> opt = oo.POGO([("attn.weight", torch.nn.Parameter(torch.eye(8)))], lr=0.1)
+            >>> print(opt.drift())
+            distance ‖XXᴴ − I‖_F of each matrix X, and counts of steps
+            group  parameter    matrices     mean      max  skipped  clipped  rescued  deficient
+                0  attn.weight         1  0.0e+00  0.0e+00        0        0        0          0
+            >>> opt.drift().as_dict()["group0/max_distance"]
+            0.0
         """
-        return [
-            drift_of(group, index, self.state)
+        rows = [
+            row
             for index, group in enumerate(self.param_groups)
             if group["algorithm"] == self.algorithm
+            for row in drift_of(group, index, self.state, per_parameter)
         ]
+        return DriftTable(rows, per_parameter)
 
-    def plan(self) -> list[Plan]:
+    def plan(self, *, per_parameter: bool = False) -> PlanTable:
         """How the constrained parameters are gathered into buckets, and by which form each is stepped.
+
+        Args:
+            per_parameter: whether to return a row for each parameter rather than for each bucket.
+
+        Returns:
+            A list of :class:`Plan` that prints as a table and has ``as_dict()`` for loggers.
 
         Example:
             >>> import orthoptim as oo
             >>> opt = oo.POGO([torch.nn.Parameter(torch.eye(8)) for _ in range(5)], lr=0.1)
+            >>> print(opt.plan())
+            buckets of like matrices, and how each is stepped
+            group  parameter          matrices  p×n  dtype    device  form      blocks  strategy
+                0  params[0] +4 more         5  8×8  float32  cpu     direct-n       1  local
             >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
             [(5, 'direct-n', 1)]
         """
-        return [
-            Plan(
-                index,
-                bucket.matrices,
-                bucket.p,
-                bucket.n,
-                bucket.dtype,
-                bucket.device,
-                self.form(bucket.p, bucket.n, group),
-                len(bucket.blocks),
-            )
-            for index, group in enumerate(self.param_groups)
-            if group["algorithm"] == self.algorithm
-            for bucket in make_buckets(
-                [param for param in group["params"] if not is_dtensor(param)],
-                group["view"],
-                group["side"],
-                compile=group["compile"],
-            )
-        ] + (self._sharded_step().plans.shown() if self._has_dtensors() else [])
+        rows = []
+        for index, group in enumerate(self.param_groups):
+            if group["algorithm"] != self.algorithm:
+                continue
+            pairs = zip(names_of(group), group["params"], strict=True)
+            named = [(name, param) for name, param in pairs if not is_dtensor(param)]
+            params = [param for _, param in named]
+            for bucket in make_buckets(params, group["view"], group["side"], compile=group["compile"]):
+                form = self.form(bucket.p, bucket.n, group)
+                rows.extend(plans_of(bucket, named, group, index, form, per_parameter))
+        if self._has_dtensors():
+            rows.extend(self._sharded_step().plans.shown(per_parameter))
+        return PlanTable(rows)
 
     # Inside
 

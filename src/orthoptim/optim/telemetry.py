@@ -1,17 +1,34 @@
-"""What an optimizer tells of itself."""
+"""What an optimizer tells of itself: rows that are named tuples, in lists that print as tables."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from orthoptim.distributed.detect import full
-from orthoptim.views import distance
+from orthoptim.distributed.detect import full, is_dtensor
+from orthoptim.optim.buckets import Bucket
+from orthoptim.views import compute_dtype, distance, full_precision, matrix_shape, placed, to_matrices
+
+_NAME_WIDTH = 26  # with it a table of drift is 99 columns wide
+_MAYBE_DEFICIENT = 0.99  # a matrix without full rank is at distance 1 at least, up to rounding
 
 
 class Drift(NamedTuple):
-    """How far the matrices of one group are from the manifold, and what happened to their steps."""
+    """How far the matrices of one group (or parameter) are from the manifold, and what happened to their steps.
+
+    Attributes:
+        group: index of the param group.
+        matrices: how many there are.
+        mean_distance: the mean of their distances ‖XXᴴ − I‖_F.
+        max_distance: the largest of them.
+        skipped: how many steps of a matrix were left out, because they were not finite.
+        clipped: how many steps of a matrix were shortened.
+        rescued: how many steps of a matrix brought it back from far away.
+        deficient: how many matrices do not have full rank, so that no step can bring them back.
+        name: the parameter, or the first of several.
+    """
 
     group: int
     matrices: int
@@ -20,19 +37,51 @@ class Drift(NamedTuple):
     skipped: int
     clipped: int
     rescued: int = 0
+    deficient: int = 0
+    name: str = ""
 
 
-def drift_of(group: Mapping[str, Any], index: int, state: Mapping[Tensor, Mapping[str, Tensor]]) -> Drift:
-    """That of a constrained group, the index-th, from its parameters and their state."""
-    params = group["params"]
-    if not params:
-        return Drift(index, 0, 0.0, 0.0, 0, 0)
-    distances = [distance(param, view=group["view"], side=group["side"]).reshape(-1) for param in params]
-    values = torch.cat([each.double().cpu() for each in distances])
-    states = [state[param] for param in params if param in state and "taken" in state[param]]
-    skipped = sum(int(s["step"]) * s["taken"].numel() - int(full(s["taken"]).sum()) for s in states)
-    clipped, rescued = (sum(int(full(s[name]).sum()) for s in states) for name in ("clipped", "rescued"))
-    return Drift(index, len(values), float(values.mean()), float(values.max()), skipped, clipped, rescued)
+class DriftTable(list[Drift]):
+    """What ``opt.drift()`` returns: a list of :class:`Drift` that prints as a table.
+
+    Args:
+        rows: one for each group, or for each parameter.
+        per_parameter: which of the two.
+    """
+
+    def __init__(self, rows: Iterable[Drift] = (), per_parameter: bool = False) -> None:
+        super().__init__(rows)
+        self.per_parameter = per_parameter
+
+    def as_dict(self) -> dict[str, float]:
+        """The numbers under keys such as ``"group0/max_distance"``, for loggers.
+
+        Example:
+            >>> DriftTable([Drift(0, 5, 1e-7, 3e-7, 0, 2)]).as_dict()["group0/max_distance"]
+            3e-07
+        """
+        skip = ("group", "name")
+        return {
+            f"group{row.group}/{row.name + '/' if self.per_parameter else ''}{key}": value
+            for row in self
+            for key, value in row._asdict().items()
+            if key not in skip
+        }
+
+    def __repr__(self) -> str:
+        heads = ("group", "parameter", "matrices", "mean", "max", "skipped", "clipped", "rescued", "deficient")
+        cells = [
+            (
+                str(row.group),
+                row.name,
+                str(row.matrices),
+                f"{row.mean_distance:.1e}",
+                f"{row.max_distance:.1e}",
+                *map(str, (row.skipped, row.clipped, row.rescued, row.deficient)),
+            )
+            for row in self
+        ]
+        return _table("distance ‖XXᴴ − I‖_F of each matrix X, and counts of steps", heads, cells)
 
 
 class Plan(NamedTuple):
@@ -48,6 +97,7 @@ class Plan(NamedTuple):
         form: the form of the step, for POGO one of :data:`orthoptim.stiefel.FORMS`.
         blocks: in how many pieces.
         strategy: which way its matrices take between ranks, one of :data:`orthoptim.distributed.strategy.STRATEGIES`.
+        name: the parameter, or the first of several.
     """
 
     group: int
@@ -59,3 +109,171 @@ class Plan(NamedTuple):
     form: str
     blocks: int
     strategy: str = "local"
+    name: str = ""
+
+
+class PlanTable(list[Plan]):
+    """What ``opt.plan()`` returns: a list of :class:`Plan` that prints as a table."""
+
+    def as_dict(self) -> dict[str, int]:
+        """The numbers under keys such as ``"group0/bucket0/blocks"``, for loggers.
+
+        Example:
+            >>> plan = Plan(0, 5, 8, 8, torch.float32, torch.device("cpu"), "direct-n", 1)
+            >>> PlanTable([plan]).as_dict()
+            {'group0/bucket0/matrices': 5, 'group0/bucket0/p': 8, 'group0/bucket0/n': 8, 'group0/bucket0/blocks': 1}
+        """
+        values: dict[str, int] = {}
+        seen: dict[int, int] = {}
+        for row in self:
+            bucket = seen[row.group] = seen.get(row.group, -1) + 1
+            for key in ("matrices", "p", "n", "blocks"):
+                values[f"group{row.group}/bucket{bucket}/{key}"] = getattr(row, key)
+        return values
+
+    def __repr__(self) -> str:
+        heads = ("group", "parameter", "matrices", "p×n", "dtype", "device", "form", "blocks", "strategy")
+        cells = [
+            (
+                str(row.group),
+                row.name,
+                str(row.matrices),
+                f"{row.p}×{row.n}",
+                str(row.dtype).removeprefix("torch."),
+                str(row.device),
+                row.form,
+                str(row.blocks),
+                row.strategy,
+            )
+            for row in self
+        ]
+        return _table("buckets of like matrices, and how each is stepped", heads, cells)
+
+
+def drift_of(
+    group: Mapping[str, Any],
+    index: int,
+    state: Mapping[Tensor, Mapping[str, Tensor]],
+    per_parameter: bool = False,
+) -> list[Drift]:
+    """The rows of a constrained group, the index-th: one, or one for each parameter."""
+    view, side = group["view"], group["side"]
+    names = names_of(group)
+    rows: list[Drift] = []
+    for name, param in zip(names, group["params"], strict=True):
+        values = distance(param, view=view, side=side).reshape(-1).double().cpu()
+        deficient = _count_deficient(param, view, side) if not bool((values < _MAYBE_DEFICIENT).all()) else 0
+        skipped, clipped, rescued = _counts(state.get(param, {}))
+        distances = (float(values.mean()), float(values.max()))
+        rows.append(Drift(index, len(values), *distances, skipped, clipped, rescued, deficient, name))
+    return rows if per_parameter else [_together(rows, index, label(names))]
+
+
+def names_of(group: Mapping[str, Any]) -> list[str]:
+    """The names of a group's parameters; ``params[3]`` for the fourth, where they have none."""
+    names: Sequence[str] | None = group.get("param_names")
+    return [f"params[{i}]" for i in range(len(group["params"]))] if names is None else list(names)
+
+
+def label(names: Sequence[str]) -> str:
+    """One name for several parameters.
+
+    Example:
+        >>> label(["a.weight"]), label(["a.weight", "b.weight", "c.weight"])
+        ('a.weight', 'a.weight +2 more')
+    """
+    if len(names) < 2:
+        return "".join(names)
+    return f"{names[0]} +{len(names) - 1} more"
+
+
+def plans_of(
+    bucket: Bucket,
+    named: Sequence[tuple[str, Tensor]],
+    group: Mapping[str, Any],
+    index: int,
+    form: str,
+    per_parameter: bool = False,
+) -> list[Plan]:
+    """The rows of a bucket that is stepped on one device: one, or one for each parameter.
+
+    Args:
+        bucket: one of those that :func:`make_buckets` made.
+        named: what it was made of, with names.
+        group: the param group.
+        index: that of the group.
+        form: the form of the step.
+        per_parameter: whether each parameter gets a row.
+    """
+    kind = (bucket.p, bucket.n, bucket.dtype, bucket.device, form)
+    if not per_parameter:
+        name = label([named[i][0] for i in bucket.members])
+        return [Plan(index, bucket.matrices, *kind, len(bucket.blocks), name=name)]
+    blocks = Counter(i for block in bucket.blocks for i in block.members)
+    rows = []
+    for i in bucket.members:
+        name, param = named[i]
+        matrices = matrix_shape(param.shape, group["view"], group["side"])[0].numel()
+        rows.append(Plan(index, matrices, *kind, blocks[i], name=name))
+    return rows
+
+
+def _together(rows: Sequence[Drift], index: int, name: str) -> Drift:
+    matrices = sum(row.matrices for row in rows)
+    if not matrices:
+        return Drift(index, 0, 0.0, 0.0, 0, 0, name=name)
+    mean = sum(row.mean_distance * row.matrices for row in rows) / matrices
+    # of tensors, since max() of Python would pass over a NaN
+    largest = float(torch.tensor([row.max_distance for row in rows], dtype=torch.float64).max())
+    skipped, clipped, rescued, deficient = (sum(column) for column in zip(*(row[4:8] for row in rows), strict=True))
+    return Drift(index, matrices, mean, largest, skipped, clipped, rescued, deficient, name)
+
+
+def _counts(state: Mapping[str, Tensor]) -> tuple[int, int, int]:
+    """Steps of a parameter's matrices that were skipped, clipped and rescued."""
+    if "taken" not in state:
+        return 0, 0, 0
+    taken, clipped, rescued = (int(full(state[name]).sum()) for name in ("taken", "clipped", "rescued"))
+    return int(state["step"]) * state["taken"].numel() - taken, clipped, rescued
+
+
+def _count_deficient(param: Tensor, view: str, side: str) -> int:
+    """How many matrices do not have full rank; collective for a DTensor."""
+    with full_precision(param):
+        if is_dtensor(param):
+            found: Tensor = placed().measure(param, view, side, _is_deficient)
+        else:
+            x = to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
+            found = _is_deficient(x.reshape(-1, *x.shape[-2:]))
+    return int(found.sum())
+
+
+def _is_deficient(x: Tensor) -> Tensor:
+    """1 for each of the matrices (B, p, n) whose rank is below p up to rounding, else 0."""
+    largest = x.abs().amax((-2, -1), keepdim=True)
+    usable = torch.isfinite(largest)
+    # the squares of entries of size one neither overflow nor underflow
+    x = torch.where(usable, x / largest.clamp_min(torch.finfo(largest.dtype).tiny), 0)
+    eigenvalues = torch.linalg.eigvalsh(x @ x.mH)
+    u = torch.finfo(eigenvalues.dtype).eps / 2
+    low: Tensor = eigenvalues[..., 0] <= x.shape[-2] * u * eigenvalues[..., -1]
+    return (low & usable[..., 0, 0]).to(eigenvalues.dtype)
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rows = [[_shortened(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    left = {"parameter", "dtype", "device", "form", "strategy"}
+    lines = [
+        "  ".join(
+            cell.ljust(width) if head in left else cell.rjust(width)
+            for head, cell, width in zip(heads, row, widths, strict=True)
+        ).rstrip()
+        for row in [heads, *rows]
+    ]
+    return "\n".join([title, *lines])
+
+
+def _shortened(cell: str) -> str:
+    """The end of a long name, which tells more than its beginning."""
+    return cell if len(cell) <= _NAME_WIDTH else "…" + cell[1 - _NAME_WIDTH :]
