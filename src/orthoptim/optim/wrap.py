@@ -1,6 +1,7 @@
 """wrap: any torch optimizer, made orthogonal."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -9,10 +10,13 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import SGD
 from orthoptim.groups import Patterns, param_groups
+from orthoptim.optim import checks
+from orthoptim.optim.inner import check_inner, step_inner
 from orthoptim.optim.orthoptimizer import Params
 from orthoptim.optim.pogo import POGO
+from orthoptim.optim.positions import Positions
 from orthoptim.optim.resume import check_saved
-from orthoptim.optim.telemetry import Drift, Plan
+from orthoptim.optim.telemetry import DriftTable, PlanTable, names_of
 
 
 def wrap(
@@ -27,8 +31,12 @@ def wrap(
     The displacement that ``optimizer`` makes of a constrained parameter becomes the direction of one POGO step with
     η = 1; unconstrained parameters keep the step they were given.
 
+    If something puts other tensors in place of constrained parameters in the param groups before their first step, as
+    ``accelerate`` does when it shards a model, these are constrained instead; later on that is an error.
+
     Args:
-        optimizer: any ``torch.optim.Optimizer``, of torch or not.
+        optimizer: any ``torch.optim.Optimizer``, of torch or not, except schedule-free ones: what their ``eval()``
+            puts into the parameters is not orthogonal.
         constrained: shell patterns on the names of ``model``'s parameters with their views, as for
             :func:`param_groups`; or the parameters (or param groups with ``view`` and ``side``) themselves.
         model: the model, if ``constrained`` holds patterns.
@@ -47,6 +55,7 @@ def wrap(
         >>> bool(oo.distance(model.weight) < 1e-5)
         True
     """
+    check_inner(optimizer)
     if isinstance(constrained, Mapping):
         if model is None:
             raise TypeError("wrap with patterns needs the model whose parameters they name: wrap(..., model=model)")
@@ -59,22 +68,18 @@ class Wrapped(Optimizer):
 
     inner: Optimizer
     lander: POGO
+    _positions: Positions
 
     def __init__(self, optimizer: Optimizer, constrained: Params, landing: str) -> None:
-        lander = POGO(constrained, 1.0, SGD(), landing=landing)
+        groups = _listed(constrained)
+        _refuse_strangers(optimizer, groups)  # before POGO repairs those that are nearly orthonormal
+        lander = POGO(groups, 1.0, SGD(), landing=landing)
         for group in lander.param_groups:
             group["lr"] = 1.0  # the step is the displacement, whatever the groups were made for
-        owned = {param for group in optimizer.param_groups for param in group["params"]}
-        strangers = [param for group in lander.param_groups for param in group["params"] if param not in owned]
-        if strangers:
-            count = sum(len(group["params"]) for group in lander.param_groups)
-            shape = "×".join(map(str, strangers[0].shape))
-            raise ValueError(
-                f"the optimizer does not own {len(strangers)} of the {count} constrained parameters (the first is "
-                f"{shape}): build it with them before wrapping"
-            )
+        positions = Positions(optimizer.param_groups, _params(lander))
+        defaults = dict(optimizer.defaults)
         # Optimizer.__init__ would make param groups of its own; these are the inner optimizer's.
-        self.__setstate__({"inner": optimizer, "lander": lander, "defaults": optimizer.defaults})
+        self.__setstate__({"inner": optimizer, "lander": lander, "defaults": defaults, "_positions": positions})
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -87,14 +92,15 @@ class Wrapped(Optimizer):
         return self.inner.state
 
     def __getattr__(self, name: str) -> Any:
-        """What only the inner optimizer has, such as the ``train`` and ``eval`` of schedule-free ones."""
+        """What only the inner optimizer has."""
         if name.startswith("_") or "inner" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.inner, name)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles and copies."""
-        return {"inner": self.inner, "lander": self.lander, "defaults": self.defaults}
+        names = ("inner", "lander", "defaults", "_positions")
+        return {name: self.__dict__[name] for name in names}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add unconstrained parameters to the inner optimizer."""
@@ -102,11 +108,12 @@ class Wrapped(Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Let the inner optimizer step, then take its displacement on the manifold."""
-        params = [param for group in self.lander.param_groups for param in group["params"]]
+        self._follow()
+        params = _params(self.lander)
         with torch.no_grad():
             before = [param.clone(memory_format=torch.preserve_format) for param in params]
         try:
-            loss: float | None = self.inner.step() if closure is None else self.inner.step(closure)
+            loss: float | None = step_inner(self.inner, *(() if closure is None else (closure,)))
         except BaseException:
             with torch.no_grad():
                 for param, old in zip(params, before, strict=True):
@@ -143,8 +150,70 @@ class Wrapped(Optimizer):
             "value may change in a step; the constrained parameters are as they were"
         )
 
+    def _follow(self) -> None:
+        """Constrain what has been put in place of constrained parameters in the param groups.
+
+        Raises:
+            RuntimeError: if that is not known, or came after their first step, whose state is then lost.
+        """
+        groups, params = self.inner.param_groups, _params(self.lander)
+        if self._positions.unchanged(groups, params):
+            return
+        found = self._positions.find(groups, params)
+        places = [
+            (index, i) for index, group in enumerate(self.lander.param_groups) for i in range(len(group["params"]))
+        ]
+        swaps = [
+            (index, i, self._checked_swap(index, i, tensor))
+            for (index, i), old, tensor in zip(places, params, found, strict=True)
+            if tensor is not old
+        ]
+        if swaps:
+            self._adopt(swaps)
+        self._positions = Positions(groups, _params(self.lander))
+
+    def _adopt(self, swaps: list[tuple[int, int, Tensor]]) -> None:
+        """Put tensors in place of the lander's; a POGO of these alone checks them and creates their state."""
+        kept = self.lander.param_groups
+        new: dict[int, list[tuple[str, Tensor]]] = {}
+        for index, i, tensor in swaps:
+            name = names_of(kept[index])[i] + ("" if "param_names" in kept[index] else f" of constrained group {index}")
+            new.setdefault(index, []).append((name, tensor))
+        try:
+            fresh = POGO([{**kept[index], "params": named} for index, named in new.items()], 1.0, SGD())
+        except ValueError as error:
+            inner = type(self.inner).__name__
+            raise RuntimeError(f"a parameter was replaced in the param groups of {inner}: {error}") from error
+        for index, i, tensor in swaps:
+            old = kept[index]["params"][i]
+            self.lander.state.pop(old, None)
+            self.lander._repaired.pop(old, None)
+            kept[index]["params"][i] = tensor
+        self.lander.state.update(fresh.state)
+        self.lander._repaired.update(fresh._repaired)
+        self.lander._sharded = None
+
+    def _checked_swap(self, index: int, i: int, new: Tensor | None) -> Tensor:
+        group, inner = self.lander.param_groups[index], type(self.inner).__name__
+        old, name = group["params"][i], checks.parameter_name(group, i, f"constrained group {index}")
+        if new is None:
+            raise RuntimeError(f"{name} is no longer in the param groups of {inner}: call orthoptim.wrap again")
+        if new.shape != old.shape:
+            raise RuntimeError(
+                f"{name} was replaced in the param groups of {inner} by a tensor of shape {tuple(new.shape)}: "
+                "call orthoptim.wrap again"
+            )
+        state = self.lander.state.get(old, {})
+        if int(state.get("step", 0)) > 0:
+            raise RuntimeError(
+                f"{name} was replaced in the param groups of {inner} after it was stepped, and its state belongs to "
+                "the tensor it was: replace parameters before the first step, or build and wrap a new optimizer"
+            )
+        return new
+
     def state_dict(self) -> StateDict:
         """That of the inner optimizer, and under ``"landing"`` the counters and master copies of landing."""
+        self._follow()
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         state_dict = {**self.inner.state_dict(), "landing": self.lander.state_dict()}
@@ -154,20 +223,68 @@ class Wrapped(Optimizer):
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned."""
+        self._follow()
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         if "landing" not in state_dict:
             raise ValueError("loaded state dict has no 'landing': it was not saved by a wrapped optimizer")
         check_saved(self.lander.param_groups, state_dict["landing"])
+        former = self.inner.state_dict()
         self.inner.load_state_dict({key: value for key, value in state_dict.items() if key != "landing"})
-        self.lander.load_state_dict(state_dict["landing"])
+        try:
+            self.lander.load_state_dict(state_dict["landing"])
+        except Exception:
+            self.inner.load_state_dict(former)
+            raise
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
-    def plan(self) -> list[Plan]:
+    def plan(self, *, per_parameter: bool = False) -> PlanTable:
         """See :meth:`Orthoptimizer.plan`."""
-        return self.lander.plan()
+        self._follow()
+        return self.lander.plan(per_parameter=per_parameter)
 
-    def drift(self) -> list[Drift]:
+    def drift(self, *, per_parameter: bool = False) -> DriftTable:
         """See :meth:`Orthoptimizer.drift`."""
-        return self.lander.drift()
+        self._follow()
+        return self.lander.drift(per_parameter=per_parameter)
+
+
+def _params(lander: POGO) -> list[Tensor]:
+    return list(chain.from_iterable(group["params"] for group in lander.param_groups))
+
+
+def _listed(constrained: Params) -> list[dict[str, Any]]:
+    """Param groups with lists of parameters, which can be looked at before they are used."""
+    if isinstance(constrained, Tensor | nn.Module):
+        name = type(constrained).__name__
+        raise TypeError(f"wrap takes patterns, or an iterable of parameters or param groups, but got a {name}")
+    items: list[Any] = list(constrained)
+    if not items:
+        raise ValueError("wrap got an empty list of constrained parameters")
+    groups = items if isinstance(items[0], dict) else [{"params": items}]
+    listed = []
+    for index, group in enumerate(groups):
+        for option in ("base", "algorithm", "momentum", "dampening", "nesterov", "maximize"):
+            if group.get(option) not in (None, False, 0, POGO.algorithm):
+                raise ValueError(
+                    f"constrained group {index}: {option}={group[option]!r} means nothing to wrap, as the wrapped "
+                    "optimizer makes the step: leave it out"
+                )
+        params = group["params"]
+        listed.append({**group, "params": [params] if isinstance(params, Tensor) else list(params)})
+    return listed
+
+
+def _refuse_strangers(optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
+    owned = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    named = [item if isinstance(item, tuple) else ("", item) for group in groups for item in group["params"]]
+    strangers = [(name, param) for name, param in named if isinstance(param, Tensor) and id(param) not in owned]
+    if strangers:
+        name, param = strangers[0]
+        shape = "×".join(map(str, param.shape))
+        first = f"{name!r}, {shape}" if name else shape
+        raise ValueError(
+            f"the optimizer does not own {len(strangers)} of the {len(named)} constrained parameters (the first is "
+            f"{first}): build it with them before wrapping"
+        )
