@@ -166,7 +166,7 @@ def test_corrupt_results_are_one_line_and_stay_as_they_are(tmp_path):
     path.write_text("".join(lines))
     result = run(*arguments)
     assert result.exit_code == 2
-    assert f"{path}, line 3 is corrupt (not JSON)" in result.stderr
+    assert f"{path}:3: not JSON; repair or delete the file" in result.stderr
     assert path.read_text() == "".join(lines)
 
 

@@ -103,6 +103,34 @@ def test_bars_of_last_values(trials):
     assert axes.patches[0].get_height() == pytest.approx(np.mean(ends))
 
 
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    "gaps", [(1e308, 1e-308, 5e-324), (1e308, -1e308, 1.0), (1e308, 1e308, 1e308), (0.0, 0.0, 0.0)]
+)
+def test_numbers_at_the_ends_of_the_doubles_are_drawn(tmp_path, gaps, log, recwarn):
+    records = {"step": [0, 1, 2], "time": [0, 1, 2], "gap": list(gaps)}
+    trials = [
+        Trial("RGD", seed, status=status, records=records) for seed in range(3) for status in ("budget", "failed")
+    ]
+    panels = [(trials, Panel("step", "gap", log_y=log, shade=1e-5)), (trials, Panel("method", "gap", log_y=log))]
+    assert len(save_figure(tmp_path / "figure", panels)) == 2
+    assert [str(each.message) for each in recwarn] == []
+
+
+def test_names_are_labels_and_no_formulas(tmp_path, recwarn):
+    names = ["$\\frac{1}{$", "$x$", "_hidden", "漢字", "n" * 200, "<b>"]
+    trials = [
+        Trial(name, 0, status="budget", records={"step": [0, 1], "time": [0, 1], "$\\gap": [1.0, 0.5]})
+        for name in names
+    ]
+    panels = [(trials, Panel("time", "$\\gap")), (trials, Panel("method", "$\\gap"))]
+    assert len(save_figure(tmp_path / "figure", panels)) == 2
+    assert [str(each.message) for each in recwarn] == []
+    (legend,) = draw(panels).legends
+    shown = [text.get_text().strip().replace("\\$", "$") for text in legend.get_texts()]
+    assert shown == [*names[:4], "n" * 39 + "…", "<b>"]
+
+
 def test_many_panels_make_rows(trials):
     figure = draw([(trials, Panel("time", "gap"))] * 5)
     assert len(figure.axes) == 5

@@ -67,11 +67,76 @@ def test_a_torn_last_line_is_left_out_with_a_notice(here):
     assert "the last line is torn" in (here / "report.html").read_text()
 
 
-def corrupt(here):
-    lines = write_run(here / "run.jsonl", **SMALL).read_text().splitlines()
+def test_defects_are_one_line_each_and_the_rest_is_shown(here):
+    path = write_run(here / "run.jsonl", **SMALL)
+    lines = path.read_text().splitlines()
+    lines[0] = lines[0].replace('"p": 375', '"p": "<b>many</b>"')
     lines[4] = lines[4][:20]
-    (here / "run.jsonl").write_text("\n".join(lines) + "\n")
-    return [here / "run.jsonl"], "run.jsonl, line 5 is corrupt"
+    path.write_text("\n".join(lines) + "\n")
+    (here / "other.jsonl").write_bytes(b"\xff\xfe{\0}\0")
+    (here / "folder.jsonl").mkdir()
+    (here / "circle.jsonl").symlink_to(here / "circle.jsonl")
+    os.mkfifo(here / "pipe.jsonl")
+    result = report(here)
+    assert result.exit_code == 0, result.output
+    assert sorted(result.stderr.splitlines()) == [
+        f"orthoptim: cannot read {here}/circle.jsonl: Too many levels of symbolic links",
+        f"orthoptim: cannot read {here}/folder.jsonl: Is a directory",
+        f"orthoptim: cannot read {here}/pipe.jsonl: not a regular file",
+        f"orthoptim: {here}/other.jsonl:1: the last line is torn (6 bytes), and there is no other: it holds no run",
+        f"orthoptim: {here}/run.jsonl:1: config 'p' '<b>many</b>' is not a whole number",
+        f"orthoptim: {here}/run.jsonl:5: not JSON",
+    ]
+    page = (here / "report.html").read_text()
+    assert "run.jsonl:5: not JSON" in page
+    assert "&lt;b&gt;many&lt;/b&gt;" in page
+    assert "<b>many" not in page
+
+
+def test_files_of_which_none_can_be_used_are_exit_code_2(here):
+    for name in ("a.jsonl", "b.jsonl"):
+        (here / name).write_text("[]\n")
+    result = report(here)
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        f"orthoptim: {here}/a.jsonl:1: [] is not a JSON object; it holds no run",
+        f"orthoptim: {here}/b.jsonl:1: [] is not a JSON object; it holds no run",
+        f"orthoptim: none of the 2 files in {here} holds a run",
+    ]
+    assert not (here / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "ABSOLUTE"])
+def test_names_in_a_run_are_no_paths(here, name):
+    name = name.replace("ABSOLUTE", str(here / "escaped"))
+    (here / "a" / "b").mkdir(parents=True)
+    path = write_run(here / "run.jsonl", experiment=name, run_id=name, **SMALL)
+    result = report(path, "--out", here / "a" / "b" / "report.html")
+    assert result.exit_code == 0, result.output
+    written = {each for each in here.rglob("*") if each.is_file()} - {path}
+    assert {each.parent for each in written} == {here / "a" / "b", here / "a" / "b" / "figures"}
+    assert len(written) == 3
+
+
+def test_a_run_in_two_folders_and_names_that_differ_by_case_have_figures_of_their_own(here):
+    for folder, name in (("one", "mine"), ("two", "mine"), ("three", "MINE")):
+        (here / folder).mkdir()
+        write_run(here / folder / "run.jsonl", experiment=name, **SMALL)
+    result = report("one", "two", "three")
+    assert result.exit_code == 0, result.output
+    stems = ["MINE-0123456789", "mine-0123456789-2", "mine-0123456789-3"]
+    assert [path for path in result.stdout.split() if path.endswith("png")] == [f"figures/{stem}.png" for stem in stems]
+    page = (here / "report.html").read_text()
+    assert all(page.count(f'<section class="run" id="{stem}"') == 1 for stem in stems)
+
+
+def test_figures_are_not_written_through_a_link(here):
+    (here / "elsewhere").mkdir()
+    (here / "figures").symlink_to(here / "elsewhere")
+    result = report(write_run(here / "run.jsonl", **SMALL))
+    assert result.exit_code == 2
+    assert result.stderr == "orthoptim: figures: is a symbolic link, and nothing is written through it\n"
+    assert not list((here / "elsewhere").iterdir())
 
 
 def no_results(here):
@@ -89,7 +154,7 @@ def no_such_file(here):
 
 def no_run(here):
     (here / "other.jsonl").write_text('{"kind": "something"}\n')
-    return [here / "other.jsonl"], "other.jsonl, line 1 is corrupt"
+    return [here / "other.jsonl"], "other.jsonl:1: the first line must be of kind 'run'"
 
 
 def out_is_a_folder(here):
@@ -102,7 +167,7 @@ def out_below_a_file(here):
 
 
 @pytest.mark.parametrize(
-    "case", [corrupt, no_results, no_runs_in_folder, no_such_file, no_run, out_is_a_folder, out_below_a_file]
+    "case", [no_results, no_runs_in_folder, no_such_file, no_run, out_is_a_folder, out_below_a_file]
 )
 def test_bad_input_is_one_line_and_exit_code_2(here, case):
     arguments, message = case(here)
@@ -171,4 +236,4 @@ def test_every_claim_stands_a_run_that_has_just_begun(here):
 def test_runs_are_in_the_order_of_experiments(here):
     write_run(here / "a.jsonl", experiment="procrustes", **SMALL)
     write_run(here / "b.jsonl", experiment="pca", **SMALL)
-    assert [run.experiment for run in find_runs([here])] == ["pca", "procrustes"]
+    assert [run.experiment for run in find_runs([here], tell=pytest.fail)] == ["pca", "procrustes"]

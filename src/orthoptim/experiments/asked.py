@@ -161,6 +161,6 @@ def overrides(settings: Sequence[str], names: Sequence[str]) -> dict[str, dict[s
             raise AskedError(f"--set {setting!r}: {method} is not among the methods of this run, {', '.join(names)}")
         try:
             found.setdefault(method, {})[option] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found.setdefault(method, {})[option] = value
     return found

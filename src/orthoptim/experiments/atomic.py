@@ -12,8 +12,7 @@ def write(path: Path, data: bytes) -> None:
         OSError: If the folder or the file cannot be written; it names the file.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, name = _beside(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
     try:
@@ -27,6 +26,18 @@ def write(path: Path, data: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> tuple[int, str]:
+    """A new file in the folder of another, which is made if it is not there: its handle and its path."""
+    for attempt in range(100):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        except FileNotFoundError:  # another process has removed the folder, empty as it was, in between
+            if attempt == 99:
+                raise
+    raise AssertionError("unreachable")
 
 
 def _umask() -> int:

@@ -1,5 +1,6 @@
 """Checkpoints of half-done trials: written whole or not at all, and gone when the trial ends."""
 
+import glob
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 
 from orthoptim.experiments import atomic
+from orthoptim.experiments.filenames import refuse_link
 from orthoptim.experiments.results import ResultsError
 
 
@@ -26,6 +28,7 @@ class Checkpoint:
         buffer = io.BytesIO()  # torch's own writer does not say why it could not write
         torch.save(dict(state), buffer)
         try:
+            refuse_link(self.path.parent)
             atomic.write(self.path, buffer.getvalue())
         except OSError as error:
             raise ResultsError(f"cannot write {self.path}: {error.strerror}; earlier results are kept") from None
@@ -41,7 +44,9 @@ class Checkpoint:
     def delete(self) -> None:
         """Remove it, and its folder if it was the last."""
         self.path.unlink(missing_ok=True)
-        for torn in self.path.parent.glob(f".{self.path.name}.*"):  # of a process that was killed while writing
+        for torn in self.path.parent.glob(
+            f".{glob.escape(self.path.name)}.*"
+        ):  # of a process that was killed while writing
             torn.unlink(missing_ok=True)
         try:
             self.path.parent.rmdir()

@@ -9,7 +9,7 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -23,10 +23,20 @@ from orthoptim.experiments.datasets.commands import app as data_app
 from orthoptim.experiments.display import display
 from orthoptim.experiments.experiment import EXPERIMENTS, Experiment, configuration
 from orthoptim.experiments.results import ResultsError, Run, load
+from orthoptim.experiments.streams import patient_streams
+from orthoptim.experiments.wording import one_line
 
-app = typer.Typer(
-    help="Optimize orthogonal and unitary matrices at scale.", no_args_is_help=True, rich_markup_mode=None
-)
+
+class App(typer.Typer):
+    """The command, whatever its standard streams are."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
+        with patient_streams():
+            return super().__call__(*args, **kwargs)
+
+
+app = App(help="Optimize orthogonal and unitary matrices at scale.", no_args_is_help=True, rich_markup_mode=None)
 run_app = typer.Typer(
     help=manual.RUN, short_help="Run an experiment of the paper.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -244,7 +254,7 @@ def report(
     from orthoptim.experiments.report import describe, find_runs, write_report  # a second of imports
 
     with _one_line_errors():
-        runs = find_runs(results or [Path("results")])
+        runs = find_runs(results or [Path("results")], _say)
         for run in runs:
             _notice(run)
         for path in write_report([describe(run) for run in runs], out, figures=out.parent / "figures"):
@@ -330,8 +340,13 @@ def scale(
 
 
 def _notice(run: Run) -> None:
-    if run.notice:
-        print(f"orthoptim: {run.notice}", file=sys.stderr)
+    for line in ([run.notice] if run.notice else []) + run.defects:
+        _say(line)
+
+
+def _say(line: str) -> None:
+    """Tell the user, who may read results on standard output."""
+    print(f"orthoptim: {one_line(line)}", file=sys.stderr)
 
 
 @contextmanager
@@ -340,10 +355,12 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except (ResultsError, ValueError) as error:
-        print(f"orthoptim: {' '.join(str(error).split())}", file=sys.stderr)
+        _say(str(error))
         raise typer.Exit(2) from None
+    except BrokenPipeError:  # whoever read the output has seen enough
+        raise
     except OSError as error:
-        print(f"orthoptim: {error.filename or 'file'}: {error.strerror}", file=sys.stderr)
+        _say(f"{error.filename or 'standard output'}: {error.strerror}")
         raise typer.Exit(2) from None
 
 

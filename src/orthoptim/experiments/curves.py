@@ -117,7 +117,8 @@ def average(
     )
     mean, low, high, count = _interval(values, level)
     if log:
-        mean, low, high = np.exp(mean), np.exp(low), np.exp(high)
+        with np.errstate(over="ignore", under="ignore"):
+            mean, low, high = np.exp(mean), np.exp(low), np.exp(high)
     return Curve(axis, mean, low, high, count)
 
 
@@ -161,7 +162,8 @@ def estimate(values: Iterable[float], *, log: bool, level: float = LEVEL) -> Est
     if log and (known <= 0).any():
         return Estimate(0.0, np.nan, np.nan, len(known))
     mean, low, high, count = _interval((np.log(known) if log else known)[:, None], level)
-    ends = np.exp([mean[0], low[0], high[0]]) if log else np.array([mean[0], low[0], high[0]])
+    with np.errstate(over="ignore", under="ignore"):
+        ends = np.exp([mean[0], low[0], high[0]]) if log else np.array([mean[0], low[0], high[0]])
     return Estimate(float(ends[0]), float(ends[1]), float(ends[2]), int(count[0]))
 
 
@@ -189,9 +191,9 @@ def _interval(values: Floats, level: float) -> tuple[Floats, Floats, Floats, npt
     """Means over the first dimension and Student's intervals (seeds are too few for the normal law); nan is missing."""
     known = np.isfinite(values)
     count = known.sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mean = np.where(known, values, 0).sum(axis=0) / count
         variance = (np.where(known, values - mean, 0) ** 2).sum(axis=0) / (count - 1)
         reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * np.sqrt(variance / count)
-    reach = np.where(count >= LEAST, reach, np.nan)
-    return mean, mean - reach, mean + reach, count
+        reach = np.where(count >= LEAST, reach, np.nan)
+        return mean, mean - reach, mean + reach, count

@@ -1,6 +1,7 @@
 """Figures as in the paper, in PNG and PDF: small multiples of means with confidence bands, one look for each method."""
 
 import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from orthoptim.experiments.atomic import write
-from orthoptim.experiments.curves import LOST, Curve, average, by_method, estimate, finished, last
+from orthoptim.experiments.curves import LOST, Curve, Floats, average, by_method, estimate, finished, last
 from orthoptim.experiments.panels import Panel
 from orthoptim.experiments.results import Trial
 from orthoptim.experiments.styles import DASHES, style_of
@@ -49,6 +50,9 @@ _LOOK: dict[Any, Any] = {
     "pdf.fonttype": 42,  # journals refuse type 3 fonts
     "savefig.dpi": 300,
 }
+_LONGEST = 40
+"""Characters of a label."""
+
 _SHADE = "#009E73"
 _MARKERS = {
     "circle": "o",
@@ -83,7 +87,9 @@ def save_figure(stem: Path, panels: Sequence[tuple[Sequence[Trial], Panel]]) -> 
         OSError: If a file cannot be written.
     """
     paths = []
-    with matplotlib.rc_context(_LOOK):
+    with matplotlib.rc_context(_LOOK), warnings.catch_warnings():
+        # a name in letters that the font lacks, or that leaves no room, makes an ugly figure, not a wrong one
+        warnings.filterwarnings("ignore", "Glyph .* missing from|constrained_layout not applied", UserWarning)
         figure = draw(panels)
         for ending, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):  # same data, same bytes
             buffer = io.BytesIO()
@@ -108,12 +114,14 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
         (_bars if panel.x == "method" else _curves)(ax, trials, panel)
         ax.set_title(panel.title)
         ax.set_xlabel(panel.x_label)
-        ax.set_ylabel(panel.y_label)
+        ax.set_ylabel(_text(panel.y_label))
     for ax in axes[len(panels) :]:
         ax.remove()
     if methods:
         figure.legend(
-            handles=[Line2D([], [], label=style_of(name).label, **_line(name), markersize=3.5) for name in methods],
+            handles=[
+                Line2D([], [], label=_text(style_of(name).label), **_line(name), markersize=3.5) for name in methods
+            ],
             loc="outside upper center",
             ncols=legend,
             frameon=False,
@@ -126,7 +134,7 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
 
 def _legend_columns(methods: Sequence[str], width: float) -> int:
     """As many as fit side by side, estimated by the length of the labels."""
-    widths = [0.56 + 0.058 * len(style_of(method).label) for method in methods]
+    widths = [0.56 + 0.058 * len(_text(style_of(method).label)) for method in methods]
     return max(1, len(methods) if sum(widths) <= width else int(width / max(widths)))
 
 
@@ -146,11 +154,12 @@ def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
         # Markers at distances of their own along each line: where lines run together, the markers do not.
         every = ((place + 0.5) / len(drawn) * 0.25, 0.25)
         front = 3 if method == "POGO" else 2
-        ax.plot(curve.x, curve.mean, markevery=every, markersize=3, zorder=front, **line)
+        mean, low, high = (_drawable(values, panel.log) for values in (curve.mean, curve.low, curve.high))
+        ax.plot(curve.x, mean, markevery=every, markersize=3, zorder=front, **line)
         end = {"marker": line["marker"], "color": line["color"], "markeredgewidth": 0}
-        ax.plot(curve.x[-1:], curve.mean[-1:], markersize=3.6, zorder=front, **end)
+        ax.plot(curve.x[-1:], mean[-1:], markersize=3.6, zorder=front, **end)
         if curve.banded:
-            ax.fill_between(curve.x, curve.low, curve.high, color=line["color"], alpha=0.12, linewidth=0)
+            ax.fill_between(curve.x, low, high, color=line["color"], alpha=0.12, linewidth=0)
         for trial in groups[method]:
             if trial.status in LOST:
                 _lost(ax, trial, panel, line["color"])
@@ -165,11 +174,13 @@ def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
 def _limit(ax: Axes, panel: Panel, curves: Sequence[Curve]) -> None:
     """Makes the axis span means and shade: a wide band, or a trial that diverged, would leave no room for them."""
     values = np.concatenate([*(curve.mean for curve in curves), [] if panel.shade is None else [panel.shade]])
+    values = values[(values > 0) | (not panel.log)]  # nan is neither
+    values = _drawable(values[~np.isnan(values)], panel.log)
     if not len(values):
         return
     values = np.log10(values) if panel.log else values
     low, high = float(values.min()), float(values.max())
-    margin = 0.07 * (high - low) or 0.5
+    margin = 0.07 * (high - low) or max(0.5, 1e-6 * abs(high))
     bottom, top = low - margin, high + margin
     if panel.log:
         bottom, top = 10**bottom, 10**top
@@ -186,7 +197,7 @@ def _lost(ax: Axes, trial: Trial, panel: Panel, colour: str) -> None:
     bottom, top = ax.get_ylim()
     outside = np.flatnonzero((curve.mean < bottom) | (curve.mean > top))
     count = outside[0] + 1 if len(outside) else len(curve.x)
-    x, y = curve.x[:count], np.clip(curve.mean[:count], bottom, top)
+    x, y = curve.x[:count], np.clip(_drawable(curve.mean[:count], panel.log), bottom, top)
     ax.plot(x, y, color=colour, linewidth=0.5)
     ax.plot(x[-1:], y[-1:], "x", color=colour, markersize=4.5, markeredgewidth=1.1, zorder=4, clip_on=False)
 
@@ -198,19 +209,32 @@ def _bars(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
     groups = by_method(trials)
     for place, (method, group) in enumerate(groups.items()):
         value = estimate((last(trial, panel.y) for trial in finished(group)), log=panel.log)
-        if value is None:
+        if value is None or (panel.log and value.mean <= 0):
             continue
-        ax.bar(place, value.mean, width=0.66, color=style_of(method).colour)
+        mean, low, high = _drawable(np.array([value.mean, value.low, value.high]), panel.log)
+        ax.bar(place, mean, width=0.66, color=style_of(method).colour)
         if np.isfinite(value.low):
-            reach = [[value.mean - value.low], [value.high - value.mean]]
-            ax.errorbar(place, value.mean, yerr=reach, color="#222222", capsize=2, linewidth=0.8)
+            reach = [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]
+            ax.errorbar(place, mean, yerr=reach, color="#222222", capsize=2, linewidth=0.8)
     ax.set_xticks(
         range(len(groups)),
-        [style_of(method).label for method in groups],
+        [_text(style_of(method).label) for method in groups],
         rotation=40,
         ha="right",
         rotation_mode="anchor",
     )
+
+
+def _drawable(values: Floats, log: bool) -> Floats:
+    """The values, so far from the ends of the doubles that an axis with its margins and ticks can span them."""
+    drawable: Floats = np.clip(values, 1e-100 if log else -1e100, 1e100)
+    return drawable
+
+
+def _text(name: str) -> str:
+    """A name as a label: cut short, and none of it taken for matplotlib's markup of formulas or of hidden labels."""
+    short = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    return (" " if short.startswith("_") else "") + short.replace("$", r"\$")
 
 
 def _line(method: str) -> dict[str, Any]:

@@ -10,22 +10,38 @@ A line is one JSON object with a ``kind``:
 - ``end``: how the trial ended.
 
 Every line is one write, so a process that dies leaves whole lines behind it, and perhaps a torn last one, which readers
-drop with a notice. Anything else that cannot be read is an error that names the line: results are never guessed.
+leave out with a notice, and writers put aside. A file may come from anywhere: a reader leaves out what is wrong in it,
+tells of each defect by file and line, and uses the rest. A writer refuses to add to a file that has defects: results
+are never guessed, and never deleted.
 """
 
-import base64
+import errno
 import fcntl
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, get_args
+
+from orthoptim.experiments import entries
+from orthoptim.experiments.entries import DefectError
+from orthoptim.experiments.wording import excerpt, one_line
 
 Status = Literal["converged", "budget", "diverged", "timeout", "failed"]
 
 STATUSES: tuple[Status, ...] = get_args(Status)
+
+MOST_TRIALS = 10_000
+MOST_METHODS = 200
+MOST_COLUMNS = 60
+"""Of one run: far more than an experiment has, few enough to be drawn and shown."""
+
+MOST_DEFECTS = 50
+"""Told of one by one; further ones are counted."""
 
 
 class ResultsError(Exception):
@@ -89,7 +105,8 @@ class Run:
         environment: versions and machine when the run was begun.
         started: when, in ISO format.
         trials: in the order of their beginning.
-        notice: what the reader had to leave out; empty if nothing.
+        notice: what is to be said of a torn last line; empty if there is none.
+        defects: what the reader had to leave out, each in one line with file and line.
     """
 
     path: Path
@@ -100,6 +117,7 @@ class Run:
     started: str
     trials: list[Trial] = field(default_factory=list)
     notice: str = ""
+    defects: list[str] = field(default_factory=list)
 
     def trial(self, method: str, seed: int) -> Trial | None:
         """The trial of a method on a seed, if it has begun."""
@@ -116,31 +134,65 @@ class Run:
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Read a run.
+    """Read a run. What is wrong in the file is left out and told of by the run's ``defects`` and ``notice``.
 
     Raises:
-        ResultsError: if the file cannot be read, is no run, or has a line, other than a torn last one, that is corrupt.
+        ResultsError: if the file cannot be read or is no run: its first line does not say what was run.
     """
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ResultsError(f"cannot read {path}: {error.strerror}") from None
-    whole, torn = split_torn(data)
     reader = _Reader(path)
-    for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
-        reader.take(line, number)
+    try:
+        with _open_regular(path) as file:
+            for line in _lines(file):
+                reader.take(line)
+    except OSError as error:
+        raise ResultsError(one_line(f"cannot read {path}: {error.strerror}")) from None
     if reader.run is None:
-        raise ResultsError(f"{path} holds no run: it is {'cut short' if data else 'empty'}; delete it")
-    if torn:
-        reader.run.notice = f"{path}: the last line is torn ({len(torn)} bytes) and left out"
-    return reader.run
+        raise ResultsError(one_line(f"{path} holds no run: it is empty"))
+    return reader.finished(reader.run)
 
 
-def split_torn(data: bytes) -> tuple[bytes, bytes]:
-    """The whole lines, and what follows the last line feed: nothing, unless a write was cut off."""
-    end = data.rfind(b"\n") + 1
-    return data[:end], data[end:]
+class _Line(NamedTuple):
+    """A line of a file: its number, its bytes (none if they are too many), their count, and whether it is ended."""
+
+    number: int
+    data: bytes
+    size: int
+    ended: bool
+
+
+def _lines(file: BinaryIO) -> Iterator[_Line]:
+    """The lines of a file, of which only so much is held in memory as a line may have."""
+    number = 0
+    while part := file.readline(entries.LONGEST_LINE):
+        number, data, size = number + 1, part, len(part)
+        while not part.endswith(b"\n") and (part := file.readline(entries.LONGEST_LINE)):
+            data, size = b"", size + len(part)
+        ended = (part or data).endswith(b"\n")
+        yield _Line(number, data.removesuffix(b"\n"), size - ended, ended)
+
+
+@contextmanager
+def _open_regular(path: Path) -> Iterator[BinaryIO]:
+    """The file, for reading. A pipe or a device, which may never end, is refused."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        _check_regular(handle)
+        yield file
+
+
+def _check_regular(handle: int) -> None:
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise OSError(None, "not a regular file")
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether a line that does not end in a line feed lacks nothing else: no beginning of a JSON object is one."""
+    try:
+        entries.parse(line)
+    except DefectError:
+        return False
+    return True
 
 
 class _Reader:
@@ -150,81 +202,124 @@ class _Reader:
         self.path = path
         self.run: Run | None = None
         self._trials: dict[tuple[str, int], Trial] = {}
+        self._methods: set[str] = set()
+        self._columns: set[str] = set()
+        self._number = 0
+        self._untold = 0
 
-    def take(self, line: bytes, number: int) -> None:
-        try:
-            entry = json.loads(line)
-            self._take(entry)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            what = (
-                "not JSON" if isinstance(error, ValueError) and not isinstance(error, _WrongError) else _reason(error)
-            )
-            raise ResultsError(f"{self.path}, line {number} is corrupt ({what}); repair or delete the file") from None
-
-    def _take(self, entry: dict[str, Any]) -> None:
-        kind = entry["kind"]
-        if (kind == "run") != (self.run is None):
-            raise _WrongError("the first line, and no other, must be of kind 'run'")
-        if kind == "run" or self.run is None:
-            config, environment = dict(entry["config"]), dict(entry["environment"])
-            self.run = Run(self.path, entry["id"], entry["experiment"], config, environment, entry["started"])
+    def take(self, line: _Line) -> None:
+        self._number = line.number
+        if not line.ended and not _is_whole(line.data):
+            torn = f"the last line is torn ({line.size} bytes)"
+            if self.run is None:
+                raise ResultsError(self._at(f"{torn}, and there is no other: it holds no run"))
+            self.run.notice = self._at(f"{torn} and left out")
             return
-        key = (str(entry["method"]), int(entry["seed"]))
+        try:
+            if line.size >= entries.LONGEST_LINE:
+                raise DefectError(f"the line has {line.size} bytes, more than {entries.LONGEST_LINE}")
+            if self.run is None:
+                self._begin(line.data)
+            else:
+                self._take(entries.parse(line.data), self.run)
+        except DefectError as defect:
+            if self.run is None:
+                raise ResultsError(self._at(f"{defect}; it holds no run")) from None
+            self._tell(str(defect))
+
+    def finished(self, run: Run) -> Run:
+        """The run, with all there is to tell."""
+        if self._untold:
+            run.defects.append(one_line(f"{self.path}: {self._untold} more defects"))
+        return run
+
+    def _at(self, what: str) -> str:
+        return one_line(f"{self.path}:{self._number}: {what}")
+
+    def _tell(self, what: str) -> None:
+        if self.run is not None and len(self.run.defects) < MOST_DEFECTS:
+            self.run.defects.append(self._at(what))
+        else:
+            self._untold += 1
+
+    def _begin(self, line: bytes) -> None:
+        if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise DefectError("the file is UTF-16, not UTF-8")
+        entry = entries.parse(line)
+        if entry.get("kind") != "run":
+            raise DefectError("the first line must be of kind 'run'")
+        names = (entries.of(entry, field, entries.name) for field in ("id", "experiment", "started"))
+        identity, experiment, started = names
+        self.run = Run(self.path, identity, experiment, {}, {}, started)
+        self.run.config = entries.table(entry, "config", self._tell, entries.CONFIG)
+        self.run.environment = entries.table(entry, "environment", self._tell)
+
+    def _take(self, entry: dict[str, Any], run: Run) -> None:
+        kind = entries.of(entry, "kind", entries.name)
+        if kind not in ("trial", "record", "picture", "resume", "end"):
+            raise DefectError(
+                "only the first line may be of kind 'run'" if kind == "run" else f"unknown kind {excerpt(kind)}"
+            )
+        key = entries.of(entry, "method", entries.name), entries.of(entry, "seed", entries.count)
         if kind == "trial":
-            trial = Trial(*key, dict(entry["options"]), dict(entry["environment"]))
-            if key in self._trials:
-                self.run.trials.remove(self._trials[key])
-            self._trials[key] = trial
-            self.run.trials.append(trial)
+            self._begin_trial(key, entry, run)
             return
         if key not in self._trials:
-            raise _WrongError(f"{key[0]} on seed {key[1]} has not begun")
+            raise DefectError(f"{excerpt(key[0])} on seed {key[1]} has not begun")
         trial = self._trials[key]
         if kind == "record":
-            trial.add({"step": _number(entry["step"]), "time": _number(entry["time"]), **_measured(entry)})
+            self._record(trial, entry)
         elif kind == "picture":
-            trial.pictures[str(entry["name"])] = _decoded(entry["png"])
+            trial.pictures[entries.of(entry, "name", entries.name)] = entries.of(entry, "png", entries.png)
         elif kind == "resume":
-            trial.truncate(_number(entry["step"]))
-        elif kind == "end":
-            if entry["status"] not in STATUSES:
-                raise _WrongError(f"unknown status {entry['status']!r}")
-            trial.status, trial.message = entry["status"], entry.get("message") or ""
-            trial.digest = entry.get("digest") or ""
+            trial.truncate(entries.of(entry, "step", entries.count))
         else:
-            raise _WrongError(f"unknown kind {kind!r}")
+            self._end(trial, entry)
 
+    def _begin_trial(self, key: tuple[str, int], entry: dict[str, Any], run: Run) -> None:
+        if key in self._trials:
+            run.trials.remove(self._trials[key])
+        elif len(self._trials) >= MOST_TRIALS:
+            raise DefectError(f"more than {MOST_TRIALS} trials")
+        elif key[0] not in self._methods and len(self._methods) >= MOST_METHODS:
+            raise DefectError(f"more than {MOST_METHODS} methods")
+        options = entries.table(entry, "options", self._tell)
+        trial = Trial(*key, options, entries.table(entry, "environment", self._tell))
+        self._trials[key] = trial
+        self._methods.add(trial.method)
+        run.trials.append(trial)
 
-class _WrongError(ValueError):
-    """JSON that does not say what a line must say."""
+    def _record(self, trial: Trial, entry: dict[str, Any]) -> None:
+        step = entries.of(entry, "step", entries.count)
+        time = entries.of(entry, "time", entries.duration)
+        if len(trial) and step <= trial.records["step"][-1]:
+            raise DefectError(f"step {step} does not come after step {trial.records['step'][-1]}")
+        if len(trial) and time < trial.records["time"][-1]:
+            raise DefectError(f"time {time} comes before {trial.records['time'][-1]}")
+        measured = {
+            entries.name(name, "the name of a column"): None if value is None else entries.number(value, repr(name))
+            for name, value in sorted(entry.items())
+            if name not in ("kind", "method", "seed", "step", "time")
+        }
+        if len(self._columns | measured.keys()) > MOST_COLUMNS:
+            raise DefectError(f"more than {MOST_COLUMNS} columns")
+        self._columns |= measured.keys()
+        trial.add({"step": step, "time": time, **measured})
 
-
-def _reason(error: Exception) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _WrongError(f"{value!r} is not a number")
-    return value
-
-
-def _decoded(text: object) -> bytes:
-    try:
-        return base64.b64decode(str(text), validate=True)
-    except ValueError:
-        raise _WrongError("its picture is not base64") from None
-
-
-def _measured(entry: Mapping[str, Any]) -> dict[str, float | None]:
-    names = entry.keys() - {"kind", "method", "seed", "step", "time"}
-    return {name: None if entry[name] is None else _number(entry[name]) for name in sorted(names)}
+    @staticmethod
+    def _end(trial: Trial, entry: dict[str, Any]) -> None:
+        status = entries.of(entry, "status", entries.name)
+        if status not in STATUSES:
+            raise DefectError(f"unknown status {excerpt(status)}")
+        message, digest = (entries.text(entry.get(field), field) for field in ("message", "digest"))
+        trial.status, trial.message, trial.digest = status, message, digest
 
 
 class RunFile:
     """The writer of one run: appends whole lines, and lets no other process do so at the same time.
 
-    A line that cannot be written whole (a full disk) is taken back and raises ResultsError.
+    A line that cannot be written whole (a full disk) is taken back and raises ResultsError. A torn last line is put
+    aside, into a file of the same name with ``.torn`` at its end. A file with defects is refused, and left as it is.
 
     Args:
         path: of the file; it is created, with its folder, if it is not there.
@@ -239,9 +334,9 @@ class RunFile:
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._file = _open_to_append(self.path)
         except OSError as error:
-            raise ResultsError(f"cannot write {self.path}: {error.strerror}") from None
+            raise ResultsError(one_line(f"cannot write {self.path}: {error.strerror}")) from None
         try:
             self._lock()
             self._mend(header)
@@ -250,8 +345,18 @@ class RunFile:
             raise
 
     def append(self, kind: str, **fields: Any) -> None:
-        """Write one line."""
+        """Write one line.
+
+        Raises:
+            ResultsError: if it cannot be written.
+            ValueError: if no reader would take a line so long.
+        """
         line = json.dumps({"kind": kind, **_plain(fields)}, allow_nan=False, ensure_ascii=False).encode() + b"\n"
+        if len(line) > entries.LONGEST_LINE:
+            raise ValueError(f"a line of {len(line)} bytes is longer than the {entries.LONGEST_LINE} that are read")
+        self._write(line)
+
+    def _write(self, line: bytes) -> None:
         end = os.fstat(self._file).st_size
         try:
             written = os.write(self._file, line)
@@ -287,16 +392,53 @@ class RunFile:
             raise ResultsError(f"{self.path} is being written by another process; wait for it to end") from None
 
     def _mend(self, header: Mapping[str, Any]) -> None:
-        """Cut a torn last line off, write the first one if there is none, and read the rest."""
-        data = self.path.read_bytes()
-        whole, torn = split_torn(data)
-        notice = load(self.path).notice if whole else ""
-        if torn:
-            os.ftruncate(self._file, len(whole))
-        if not whole:
+        """End the last line or put it aside if it is torn, write the first one if there is none, and read the rest."""
+        with _open_regular(self.path) as file:
+            data = file.read()
+        end = data.rfind(b"\n") + 1
+        torn, notice = data[end:], ""
+        if end or _is_whole(torn):
+            run = load(self.path)
+            if run.defects:
+                raise ResultsError(f"{run.defects[0]}; repair or delete the file")
+        if torn and _is_whole(torn):
+            self._write(b"\n")
+        elif torn:
+            aside = self.path.with_name(f"{self.path.name}.torn")
+            self._put_aside(torn, aside)
+            notice = one_line(f"{self.path}: the last line is torn ({len(torn)} bytes) and put aside, in {aside.name}")
+            os.ftruncate(self._file, end)
+        if not os.fstat(self._file).st_size:
             self.append("run", **header)
         self.run = load(self.path)
         self.run.notice = notice
+
+    def _put_aside(self, torn: bytes, aside: Path) -> None:
+        """Keep what is cut off this file, on the disk, before it is."""
+        try:
+            handle = _open_to_append(aside)
+            with os.fdopen(handle, "ab") as file:
+                file.write(torn + b"\n")
+                file.flush()
+                os.fsync(handle)
+        except OSError as error:
+            raise ResultsError(one_line(f"cannot write {aside}: {error.strerror}; nothing is changed")) from None
+
+
+def _open_to_append(path: Path) -> int:
+    """The handle of a file, made if it is not there; a link, which may lead anywhere, or a device is refused."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(error.errno, "it is a symbolic link") from None
+        raise
+    try:
+        _check_regular(handle)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
 
 
 class Unwritten:
@@ -324,11 +466,13 @@ class Unwritten:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it, numbers that are not finite as None."""
+    """The value as JSON has it, numbers that are not finite as None, texts in valid Unicode."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable):
         return [_plain(item) for item in value]
     return value

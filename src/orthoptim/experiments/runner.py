@@ -22,11 +22,15 @@ from orthoptim.experiments.checkpoint import Checkpoint
 from orthoptim.experiments.clock import Clock
 from orthoptim.experiments.environment import environment
 from orthoptim.experiments.experiment import Config, Experiment, Outcome, Problem, run_id
+from orthoptim.experiments.filenames import file_stem
 from orthoptim.experiments.parallel import ranks, replicas
 from orthoptim.experiments.results import ResultsError, Run, RunFile, Trial, Unwritten, load
 
 WARM_UP = 2
 """Steps taken and thrown away before a method is first timed: kernels are chosen and threads started in them."""
+
+LONGEST_MESSAGE = 2000
+"""Characters of an error that are recorded."""
 
 
 class Watcher(Protocol):
@@ -81,7 +85,7 @@ class Job:
     @property
     def path(self) -> Path:
         """The run file."""
-        return self.out / f"{self.experiment.name}-{run_id(self.config)}.jsonl"
+        return self.out / f"{file_stem(f'{self.experiment.name}-{run_id(self.config)}')}.jsonl"
 
     def options(self, method: str) -> dict[str, Any]:
         """The hyperparameters of a method."""
@@ -160,7 +164,8 @@ class _Attempt:
     ) -> None:
         self.job, self.file, self.watcher = job, file, watcher
         self.method, self.seed, self.former = method, seed, former
-        self.checkpoint = Checkpoint(job.out / ".checkpoints" / f"{run_id(job.config)}-{method}-{seed}.pt")
+        stem = file_stem(f"{run_id(job.config)}-{method}-{seed}")
+        self.checkpoint = Checkpoint(job.out / ".checkpoints" / f"{stem}.pt")
         self.clock = Clock(torch.device(job.config["device"]))
         self.step, self.records, self.recorded = 0, 0, -1
         self.saved = time.monotonic()
@@ -287,7 +292,7 @@ def _one_line(error: Exception) -> str:
     """What went wrong, and where: the last line of ours or of a library in its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    text = " ".join(str(error).split()) or "no message"
+    text = " ".join(str(error).split())[:LONGEST_MESSAGE] or "no message"
     return f"{type(error).__name__}: {text}{where}"
 
 

@@ -11,6 +11,7 @@ from orthoptim.experiments.circuits.judgements import (
 )
 from orthoptim.experiments.circuits.training import CircuitTraining, split
 from orthoptim.experiments.claims import Claim
+from orthoptim.experiments.curves import last
 from orthoptim.experiments.datasets import load
 from orthoptim.experiments.exhibits import Exhibit, Picture
 from orthoptim.experiments.experiment import Config, Experiment, Scale, register
@@ -150,11 +151,11 @@ def _pictures(run: Run) -> Iterator[Picture]:
         trial = next((trial for trial in run.of(method) if trial.pictures), None)
         if trial is None:
             continue
-        bpd, epoch = trial.records["bpd"][-1], trial.records["epoch"][-1]
+        bpd, epoch = last(trial, "bpd"), last(trial, "epoch")
         for name, png in trial.pictures.items():
-            title, caption = CAPTIONS[name]
+            title, caption = CAPTIONS.get(name, (name, ""))
             alt = f"{title} of the circuit that {method} trained"
-            yield Picture(f"{title}, {method}", png, alt, f"{caption} {bpd:.3f} bpd after {epoch:.3g} epochs.")
+            yield Picture(f"{title}, {method}", png, alt, f"{caption} {bpd:.4g} bpd after {epoch:.3g} epochs.".strip())
 
 
 register(Circuits())

@@ -53,7 +53,7 @@ class Exchange:
 
     def lost(self) -> str:
         """Why ranks were lost, as far as they could say."""
-        return self._lost.read_text() if self._lost.exists() else ""
+        return self._lost.read_text(encoding="utf-8", errors="replace") if self._lost.exists() else ""
 
     def forget(self) -> None:
         """Forget why ranks were lost: they are there again."""

@@ -80,6 +80,7 @@ def _section(section: Section) -> dict[str, Any]:
         "title": section.title,
         "about": section.about,
         "run": run,
+        "notices": [*([run.notice] if run.notice else []), *run.defects],
         "scale": run.config.get("scale", ""),
         "charts": [{"label": panel.y_label, "log": panel.log, "bars": panel.x == "method"} for panel in charts],
         "methods": methods,

@@ -8,6 +8,7 @@ import torch
 from orthoptim.experiments.claims import Claim, Verdict
 from orthoptim.experiments.exhibits import Exhibit
 from orthoptim.experiments.experiment import DTYPES, EXPERIMENTS, Config
+from orthoptim.experiments.filenames import distinct_stems, file_stem
 from orthoptim.experiments.panels import PAPER, Panel, Target
 from orthoptim.experiments.results import Run
 
@@ -25,6 +26,7 @@ class Section:
         target: What trials aim at; None if nothing.
         findings: The claims, and what the data say to each.
         exhibits: Further tables and images.
+        anchor: Its place on the page, and the stem of its figures' names; made of the names in the run, and safe.
     """
 
     run: Run
@@ -35,11 +37,21 @@ class Section:
     target: Target | None = None
     findings: Sequence[tuple[Claim, Verdict]] = ()
     exhibits: Sequence[Exhibit] = ()
+    anchor: str = ""
 
-    @property
-    def anchor(self) -> str:
-        """Its place on the page, and the stem of its figures' names."""
-        return f"{self.run.experiment}-{self.run.id}"
+    def __post_init__(self) -> None:
+        if not self.anchor:
+            object.__setattr__(self, "anchor", file_stem(_name(self.run)))
+
+
+def distinct(sections: Sequence[Section]) -> list[Section]:
+    """The sections, each with an anchor of its own: the same run may lie in two folders."""
+    anchors = distinct_stems(_name(section.run) for section in sections)
+    return [replace(section, anchor=anchor) for section, anchor in zip(sections, anchors, strict=True)]
+
+
+def _name(run: Run) -> str:
+    return f"{run.experiment}-{run.id}"
 
 
 def describe(run: Run) -> Section:

@@ -1,29 +1,48 @@
 """From run files to the page and its figures."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orthoptim.experiments.atomic import write
 from orthoptim.experiments.figures import save_figure
+from orthoptim.experiments.filenames import refuse_link
 from orthoptim.experiments.report.page import render
-from orthoptim.experiments.report.section import Section
+from orthoptim.experiments.report.section import Section, distinct
 from orthoptim.experiments.results import ResultsError, Run, load
 
 
-def find_runs(paths: Sequence[Path]) -> list[Run]:
+def find_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> list[Run]:
     """The runs in files and folders, each once, in the order of experiments and ids.
 
+    Args:
+        paths: Of files and folders.
+        tell: Called with one line about each file that is no run, if there are others.
+
     Raises:
-        ResultsError: If a path is not there, a file is no run or corrupt, or there is no run at all.
+        ResultsError: If a path is not there, or there is no run at all.
     """
     files: dict[Path, None] = {}
     for path in paths:
         if not path.exists():
             raise ResultsError(f"there are no results at {path}; `orthoptim run` makes some")
-        files |= {file.resolve(): None for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])}
+        found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        files |= {Path(os.path.realpath(file)): None for file in found}  # unlike resolve() it stands links in a circle
     if not files:
         raise ResultsError(f"there are no results in {', '.join(map(str, paths))}; `orthoptim run` makes some")
-    return sorted((load(file) for file in files), key=lambda run: (run.experiment, run.id))
+    runs, refusals = [], []
+    for file in files:
+        try:
+            runs.append(load(file))
+        except ResultsError as error:
+            refusals.append(str(error))
+    if not runs and len(refusals) == 1:
+        raise ResultsError(refusals[0])
+    for refusal in refusals:
+        tell(refusal)
+    if not runs:
+        raise ResultsError(f"none of the {len(files)} files in {', '.join(map(str, paths))} holds a run")
+    return sorted(runs, key=lambda run: (run.experiment, run.id, run.path))
 
 
 def write_report(sections: Sequence[Section], out: Path, figures: Path | None = None) -> list[Path]:
@@ -35,6 +54,9 @@ def write_report(sections: Sequence[Section], out: Path, figures: Path | None = 
     Raises:
         OSError: If a file cannot be written.
     """
+    sections = distinct(sections)
+    if figures is not None:
+        refuse_link(figures)
     write(out, render(sections).encode())
     written = [out]
     if figures is not None:
@@ -52,4 +74,4 @@ def write_figures(section: Section, folder: Path) -> list[Path]:
     trials = section.run.trials
     present = {name for trial in trials for name in trial.records}
     panels = [(trials, panel) for panel in section.panels if panel.y in present]
-    return save_figure(folder / section.anchor, panels) if panels else []
+    return save_figure(refuse_link(folder) / section.anchor, panels) if panels else []

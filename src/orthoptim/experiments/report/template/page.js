@@ -58,7 +58,9 @@ function lostTrace(method, trial, range) {
 
 // The range of the means and of the shade: a wide band, or a trial that diverged, would leave no room for them.
 function rangeOf(means, shade, log) {
-  const known = [...means.flatMap((trace) => trace.y), ...(shade === null ? [] : [shade])].filter((y) => !log || y > 0);
+  const given = [...means.flatMap((trace) => trace.y), ...(shade === null ? [] : [shade])];
+  // so far from the ends of the doubles that an axis with its margins can span them
+  const known = given.filter((y) => y !== null && (!log || y > 0)).map((y) => Math.min(Math.max(y, log ? 1e-100 : -1e100), 1e100));
   if (!known.length) return [log ? 0.1 : 0, 1];
   const ends = [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))];
   const [low, high] = log ? ends.map(Math.log10) : ends;
@@ -68,19 +70,19 @@ function rangeOf(means, shade, log) {
 
 function curveTraces(chart, methods, state, logY) {
   const curves = chart.curves[state.axis];
-  const shown = methods.filter((method) => curves[method.name]);
+  const shown = methods.filter((method) => Object.hasOwn(curves, method.name)); // a method may be named "constructor"
   const unit = state.axis === "time" ? "s" : "iterations";
   const byName = Object.fromEntries(methods.map((method) => [method.name, method]));
   const banded = state.bands ? shown.filter((method) => curves[method.name].low.some((low) => low !== null)) : [];
   const bands = banded.map((method) => bandTrace(method, curves[method.name]));
   const means = shown.map((method) => meanTrace(method, curves[method.name], unit)).reverse(); // the first, POGO, on top
   const range = rangeOf(means, chart.shade, logY);
-  const lost = chart.lost[state.axis].filter((trial) => byName[trial.method]).map((trial) => lostTrace(byName[trial.method], trial, range));
+  const lost = chart.lost[state.axis].filter((trial) => Object.hasOwn(byName, trial.method)).map((trial) => lostTrace(byName[trial.method], trial, range));
   return { traces: [...bands, ...lost, ...means], range };
 }
 
 function barTraces(chart, methods, state) {
-  const shown = methods.filter((method) => chart.bars[method.name]);
+  const shown = methods.filter((method) => Object.hasOwn(chart.bars, method.name));
   const values = shown.map((method) => chart.bars[method.name]);
   const reach = (value, end) => (value.low === null ? null : Math.abs(value[end] - value.mean));
   const bars = {
