@@ -21,6 +21,7 @@ def test_a_stem_is_the_name_of_a_file_in_its_folder(name):
     stem = file_stem(name)
     assert Path(stem).name == stem
     assert not set(stem) & set('/\\:*?"<>|\0\n')
+    assert stem.isascii()
     assert stem.isprintable()
     assert not stem.startswith((".", " "))
     assert not stem.endswith((".", " "))
@@ -29,7 +30,7 @@ def test_a_stem_is_the_name_of_a_file_in_its_folder(name):
     assert file_stem(name) == stem
 
 
-@pytest.mark.parametrize("name", ["pca-0123456789", "0123-POGO-root η=.001-0", "a b", "1.5+2=x_y"])
+@pytest.mark.parametrize("name", ["pca-0123456789", "a b", "1.5+2=x_y"])
 def test_a_sound_name_stays(name):
     assert file_stem(name) == name
 

@@ -80,12 +80,12 @@ def test_defects_are_one_line_each_and_the_rest_is_shown(here):
     result = report(here)
     assert result.exit_code == 0, result.output
     assert sorted(result.stderr.splitlines()) == [
-        f"orthoptim: cannot read {here}/circle.jsonl: Too many levels of symbolic links",
-        f"orthoptim: cannot read {here}/folder.jsonl: Is a directory",
-        f"orthoptim: cannot read {here}/pipe.jsonl: not a regular file",
         f"orthoptim: {here}/other.jsonl:1: the last line is torn (6 bytes), and there is no other: it holds no run",
         f"orthoptim: {here}/run.jsonl:1: config 'p' '<b>many</b>' is not a whole number",
         f"orthoptim: {here}/run.jsonl:5: not JSON",
+        f"orthoptim: cannot read {here}/circle.jsonl: Too many levels of symbolic links",
+        f"orthoptim: cannot read {here}/folder.jsonl: Is a directory",
+        f"orthoptim: cannot read {here}/pipe.jsonl: not a regular file",
     ]
     page = (here / "report.html").read_text()
     assert "run.jsonl:5: not JSON" in page

@@ -1,22 +1,22 @@
 """File names from names that are data: whatever a results file says, nothing is written outside its folder."""
 
 import hashlib
-import unicodedata
+import string
 from collections.abc import Iterable
 from pathlib import Path
 
 LONGEST = 120
-"""Bytes of a stem: endings, and the random part of a temporary file, still fit into the 255 that file systems allow."""
+"""Characters of a stem: endings, and the random part of a temporary file, fit into the 255 that file systems allow."""
 
-_SAFE = frozenset("._-+= ")
+_SAFE = frozenset(string.ascii_letters + string.digits + "._-+= ")  # which every locale and file system has
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{digit}" for port in ("com", "lpt") for digit in range(10))}
 
 
 def file_stem(name: str) -> str:
     """A file name, without ending, for a name that may be anything.
 
-    It has letters, digits and ``._-+=`` or spaces only, does not begin with a dot, is not too long, and is none of the
-    names that Windows reserves. A name that is so already stays as it is; any other gets a digest of it at its end.
+    It has ASCII letters, digits and ``._-+=`` or spaces only, does not begin with a dot, is not too long, and is none
+    of the names that Windows reserves. A name that is so already stays; any other gets a digest of it at its end.
 
     Example:
         >>> file_stem("pca-0123456789")
@@ -24,14 +24,13 @@ def file_stem(name: str) -> str:
         >>> file_stem("../../etc/passwd"), file_stem("NUL")
         ('_.._etc_passwd-3754d6cb', '_NUL-ae6de182')
     """
-    letters = (char if char.isalnum() or char in _SAFE else "_" for char in unicodedata.normalize("NFKC", name))
-    stem = _cut("".join(letters), LONGEST).strip(". ")
+    stem = "".join(char if char in _SAFE else "_" for char in name)[:LONGEST].strip(". ")
     if stem.partition(".")[0].strip().casefold() in _RESERVED:
         stem = f"_{stem}"
     if stem == name and stem:
         return stem
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{_cut(stem, LONGEST - 10)}-{digest}"
+    return f"{stem[: LONGEST - 10]}-{digest}"
 
 
 def distinct_stems(names: Iterable[str]) -> list[str]:
@@ -63,8 +62,3 @@ def refuse_link(folder: Path) -> Path:
     if folder.is_symlink():
         raise OSError(None, "is a symbolic link, and nothing is written through it", str(folder))
     return folder
-
-
-def _cut(text: str, length: int) -> str:
-    """The beginning of a text, in so many bytes at most."""
-    return text.encode("utf-8", "replace")[:length].decode("utf-8", "ignore")

@@ -5,6 +5,7 @@ script.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -80,6 +81,7 @@ def _section(section: Section) -> dict[str, Any]:
         "title": section.title,
         "about": section.about,
         "run": run,
+        "file": os.fsencode(run.path.name).decode("utf-8", "replace"),  # a file's name need not be Unicode
         "notices": [*([run.notice] if run.notice else []), *run.defects],
         "scale": run.config.get("scale", ""),
         "charts": [{"label": panel.y_label, "log": panel.log, "bars": panel.x == "method"} for panel in charts],
