@@ -56,9 +56,8 @@ def test_a_reader_that_goes_away_is_no_traceback():
     assert (result.returncode, result.stdout, result.stderr) == (1, "M", "")
 
 
-@pytest.mark.parametrize("command", ["methods", "run pca --help"])
-def test_a_full_disk_under_standard_output_is_one_line(command):
-    result = shell(f"orthoptim {command} >/dev/full")
+def test_a_full_disk_under_standard_output_is_one_line():
+    result = shell("orthoptim run pca --help >/dev/full")
     assert (result.returncode, result.stderr) == (2, "orthoptim: standard output: No space left on device\n")
 
 
