@@ -66,14 +66,14 @@ def test_a_state_of_another_layout_is_loaded_in_the_parameters_own(make):
 
 @every_method
 def test_a_buffer_that_is_missing_is_made_and_no_other_takes_its_place(make):
+    """As when momentum is switched on in the middle of a run."""
     params = [point(4, 6)]
     opt = make(params, base=oo.SGD(momentum=0.5))
     steps(opt, params, 2)
-    saved = copy.deepcopy(opt.state_dict())
-    saved["state"][0]["average"] = saved["state"][0].pop("momentum_buffer")
-    opt.load_state_dict(saved)
+    state = opt.state[params[0]]
+    state["average"] = state.pop("momentum_buffer")
     steps(opt, params, 1)
-    assert opt.state[params[0]]["momentum_buffer"] is not params[0]
+    assert state["momentum_buffer"] is not params[0]
     assert oo.distance(params[0]) < 0.5
 
 

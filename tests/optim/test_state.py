@@ -1,12 +1,17 @@
 """Where the state lies in memory: side by side for like small parameters, and nobody can tell from the results."""
 
 import copy
+import math
+import pickle
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import orthoptim as oo
 from orthoptim.base import Base, Direction
+from orthoptim.optim.buckets import make_buckets
 from orthoptim.optim.state import lay_together, together
 from orthoptim.stiefel import plan
 
@@ -48,6 +53,46 @@ def test_what_does_not_lie_side_by_side_is_left_alone():
     neighbour = type("Neighbour", (), {"data_ptr": lambda _: one.data_ptr() + one.nbytes, "stride": lambda _: (1,)})()
     assert together([one, neighbour]) == [one, neighbour]
     del two
+
+
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    count=st.integers(2, 4),
+    columns=st.booleans(),
+    odd_stride=st.booleans(),
+)
+def test_neighbours_are_gathered_with_the_strides_of_others(shape, count, columns, odd_stride):
+    """A product is rounded by the strides of its factors: they must not tell where tensors happen to lie."""
+    numel = math.prod(shape)
+    pieces = torch.arange(float(count * numel)).split(numel)
+    if columns:
+        neighbours = [piece.view(*shape[:-2], shape[-1], shape[-2]).mT for piece in pieces]
+    else:
+        neighbours = [piece.view(shape) for piece in pieces]
+    if odd_stride:  # that of a dim of size one may be anything
+        stride = [1 if size == 1 else step for size, step in zip(shape, neighbours[0].stride(), strict=True)]
+        neighbours = [piece.as_strided(shape, stride, i * numel) for i, piece in enumerate(pieces)]
+    others = [torch.empty_strided(shape, each.stride()).copy_(each) for each in neighbours]
+    (bucket,) = make_buckets(neighbours, "matrix", "auto")
+    for block in bucket.blocks:
+        whole, copies = together(block.pick(neighbours)), block.pick(others)
+        assert len(whole) == 1
+        one, two = block.gather(whole), block.gather(copies)
+        assert one.stride() == two.stride()
+        assert torch.equal(one, two)
+        assert torch.equal(one, block.gather(block.pick(neighbours)))
+
+
+def test_a_pickle_holds_each_state_once():
+    params = parameters(40, 8, 8)
+    opt = oo.POGO(params, lr=0.1)
+    opt.step()
+    alone = oo.POGO(params[:1], lr=0.1)
+    alone.step()
+    assert len(pickle.dumps(opt)) < 60 * len(pickle.dumps(alone))
+    twin = pickle.loads(pickle.dumps(opt))
+    column = [twin.state[param]["exp_avg"] for param in twin.param_groups[0]["params"]]
+    assert len(together(column)) == 1
 
 
 def test_a_step_is_the_same_wherever_the_state_lies():

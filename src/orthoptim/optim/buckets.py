@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.optim.checks import has_values
+from orthoptim.optim.state import stacked
 from orthoptim.stiefel.plan import TINY, block_size
 from orthoptim.views import compute_dtype, matrix_shape
 
@@ -83,7 +84,7 @@ class Block(NamedTuple):
         if len(tensors) == 1:
             return tensors[0]
         # stacking a thousand tensors is one call, flattening them a thousand
-        return torch.cat([each.reshape(-1) for each in tensors]) if self.mixed else torch.stack(list(tensors))
+        return torch.cat([each.reshape(-1) for each in tensors]) if self.mixed else stacked(tensors)
 
     def _pieces(self, tensors: Sequence[Tensor], joined: Tensor) -> list[Tensor]:
         if not self.mixed:

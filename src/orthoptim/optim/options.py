@@ -8,6 +8,9 @@ from typing import Any
 
 from orthoptim.base import Base
 
+WITHOUT_EFFECT = ("amsgrad", "capturable", "differentiable", "foreach", "fused")
+"""Options of torch's optimizers that a constrained group has no use for."""
+
 
 def dissolve(base: Base, own: Collection[str]) -> dict[str, Any]:
     """A base optimizer as plain values."""
@@ -20,6 +23,45 @@ def dissolve(base: Base, own: Collection[str]) -> dict[str, Any]:
 def hyperparameters(group: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
     """Those of the base optimizer, as they stand in a group."""
     return {name: group[key] for name, key in _keys(Base.named(group["base"]), own).items()}
+
+
+def complete(
+    saved: Mapping[str, Any], defaults: Mapping[str, Any], own: Collection[str], known: Collection[str]
+) -> dict[str, Any]:
+    """A saved group with the defaults of the options it lacks, and without options of other methods and bases.
+
+    Args:
+        saved: the group.
+        defaults: those of the optimizer.
+        own: see the module.
+        known: every option that some method or base has.
+    """
+    options = dict(defaults)
+    base = Base.named(saved.get("base", defaults["base"]))
+    if base.name != defaults["base"]:
+        for key in _keys(Base.named(defaults["base"]), own).values():
+            del options[key]
+        keys = _keys(base, own).values()
+        # where nothing is missing, the base may be one whose hyperparameters have no defaults
+        options.update(dict.fromkeys(keys) if saved.keys() >= set(keys) else dissolve(base(), own))
+    foreign = {*known, *WITHOUT_EFFECT} - options.keys()
+    return options | {key: value for key, value in saved.items() if key not in foreign}
+
+
+def refuse_without_effect(group: dict[str, Any], options: Collection[str], label: str) -> None:
+    """Refuse what torch's optimizers have and these have not; what is switched off is left out.
+
+    Args:
+        group: what is given.
+        options: those that the group can have.
+        label: its name in messages.
+    """
+    for name in WITHOUT_EFFECT:
+        if name not in options and group.pop(name, None):
+            raise ValueError(
+                f"{label}: {name!r} has no effect on orthogonal parameters: leave it out, or put parameters that need "
+                "it into an ordinary group (algorithm='adamw')"
+            )
 
 
 def group_defaults(group: dict[str, Any], defaults: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:

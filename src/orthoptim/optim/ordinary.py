@@ -9,6 +9,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from orthoptim.distributed.detect import is_dtensor
+from orthoptim.optim.state import EntrySpec
 
 # torch's defaults; `capturable` must stand in the group for torch.compile to switch it on
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -42,7 +43,29 @@ def check(group: Mapping[str, Any]) -> None:
     """Raise what torch.optim.AdamW or SGD raises for these hyperparameters."""
     algorithm = group["algorithm"]
     options = {key: group[key] for key in DEFAULTS[algorithm]}
+    betas = options.get("betas", (0, 0))
+    if not isinstance(betas, list | tuple) or len(betas) != 2:  # which torch finds out in the first step
+        raise ValueError(f"Invalid betas: {betas!r}; there are two of them")
     _REFERENCE[algorithm]([torch.zeros(1, requires_grad=True)], **options)
+
+
+def specify(param: Tensor, group: Mapping[str, Any]) -> dict[str, EntrySpec]:
+    """The entries of the state of an ordinary parameter, by name, as torch makes them."""
+    buffer = EntrySpec(param.shape, param.dtype)
+    optional = buffer._replace(optional=True)
+    if group["algorithm"] == "sgd":
+        return {"momentum_buffer": optional}  # None until the first step
+    return {
+        "step": EntrySpec(torch.Size(), torch.float32, step_device(param, group), counts=True),
+        "exp_avg": buffer,
+        "exp_avg_sq": buffer,
+        "max_exp_avg_sq": buffer if group["amsgrad"] else optional,
+    }
+
+
+def step_device(param: Tensor, group: Mapping[str, Any]) -> torch.device:
+    """Where torch counts the steps."""
+    return param.device if group["capturable"] or group["fused"] else torch.device("cpu")
 
 
 def init_state(
@@ -63,8 +86,7 @@ def init_state(
         # None until the first step: torch then makes the gradient the first buffer
         return [state.get("momentum_buffer")]
     if not state:
-        on_device = group["capturable"] or group["fused"]
-        state["step"] = torch.zeros((), dtype=torch.float32, device=param.device if on_device else "cpu")
+        state["step"] = torch.zeros((), dtype=torch.float32, device=step_device(param, group))
         state["exp_avg"] = torch.zeros_like(param)
         state["exp_avg_sq"] = torch.zeros_like(param)
         if group["amsgrad"]:

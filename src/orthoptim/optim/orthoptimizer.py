@@ -3,7 +3,9 @@
 import inspect
 import warnings
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
+from copy import copy, deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import torch
@@ -17,9 +19,9 @@ from orthoptim.optim import checks, ordinary
 from orthoptim.optim.block_step import BlockStep, Update
 from orthoptim.optim.buckets import make_buckets
 from orthoptim.optim.memory import keep_freed_memory
-from orthoptim.optim.options import dissolve, group_defaults, hyperparameters
-from orthoptim.optim.resume import check_saved, restore_state
-from orthoptim.optim.state import create, lay_together, together
+from orthoptim.optim.options import complete, dissolve, group_defaults, hyperparameters, refuse_without_effect
+from orthoptim.optim.resume import Loaded, read
+from orthoptim.optim.state import EntrySpec, apart, create, lay_together, specify, together
 from orthoptim.optim.telemetry import DriftTable, PlanTable, drift_of, names_of, plans_of
 from orthoptim.stiefel import Sums, Table, Unrolled
 from orthoptim.views import Side, View, compute_dtype, full_precision, matrix_shape, real_dtype
@@ -150,6 +152,8 @@ class Orthoptimizer(Optimizer):
         defaults = group_defaults(param_group, self.defaults, self._names) if mine else ordinary.DEFAULTS[algorithm]
         given = set(param_group)
         if mine:
+            refuse_without_effect(param_group, defaults, label)
+            given = set(param_group)
             checks.check_names(given, set(defaults), self._known_names(), label)
         param_group.update({key: value for key, value in defaults.items() if key not in given})
         super().add_param_group(param_group)
@@ -173,10 +177,20 @@ class Orthoptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore from a pickle or a copy, which hold the param groups and the state."""
         super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # which torch adds, and would write into every new group
         self.__dict__.setdefault("_repaired", {})
         self.__dict__["_block_steps"] = {}
         self.__dict__["_warned"] = set()
         self.__dict__["_sharded"] = None
+        for group in self.param_groups:
+            if group["algorithm"] == self.algorithm:
+                plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
+                lay_together([self.state[param] for param in plain])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a pickle or a copy."""
+        held = {key: apart(value) if isinstance(key, Tensor) else value for key, value in self.state.items()}
+        return {**super().__getstate__(), "state": defaultdict(dict, held)}
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -235,22 +249,23 @@ class Orthoptimizer(Optimizer):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
 
+        All of it is read and checked before anything changes: where it does not fit, the optimizer and its parameters
+        stay as they are. Options that are newer than the checkpoint take their defaults.
+
         A state says that the parameters come from the middle of a run and are meant as they are: what construction
         repaired is taken back, so that resuming equals never having stopped.
         """
-        seen: StateDict = {}
+        state_dict = copy(state_dict)
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            replacement = before(self, state_dict)
+            state_dict = state_dict if replacement is None else replacement
+        self._restore(self._read(state_dict))
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
-        def look(_: Optimizer, final: StateDict) -> None:  # registered last: after the hooks of the user
-            check_saved(self.param_groups, final)
-            seen.update(final)
-
-        before = self.register_load_state_dict_pre_hook(look)
-        after = self.register_load_state_dict_post_hook(lambda _: self._restore(seen), prepend=True)
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            before.remove()
-            after.remove()
+    def check_state_dict(self, state_dict: StateDict) -> None:
+        """Raise what :meth:`load_state_dict` would raise, and change nothing."""
+        self._read(state_dict)
 
     # For those who watch a run
 
@@ -358,7 +373,7 @@ class Orthoptimizer(Optimizer):
         new = []
         for param, state in zip(params, held, strict=True):
             if not needed <= state.keys() or (compute_dtype(param.dtype) != param.dtype and "master" not in state):
-                create(param, state, group, self._kinds(group))
+                self._init_state(param, group, state)
                 new.append(state)
         lay_together(new)
         for param, state in zip(params, held, strict=True):
@@ -371,9 +386,7 @@ class Orthoptimizer(Optimizer):
             if not is_dtensor(param) or not checks.has_values(param):
                 continue
             if group["algorithm"] == self.algorithm:
-                from orthoptim.distributed.state import init_state
-
-                init_state(param, self._kinds(group), group, self.state[param])
+                self._init_state(param, group, self.state[param])
             else:
                 ordinary.init_state(param, group, self.state[param], eager=True)
 
@@ -440,17 +453,47 @@ class Orthoptimizer(Optimizer):
                 stacklevel=7,  # the line that calls step
             )
 
+    def _read(self, state_dict: StateDict) -> Loaded:
+        """What a state dict stands for, complete; raises where it does not fit, and changes nothing."""
+        loaded = read(self.param_groups, state_dict, self._complete_group, self._specify)
+        for group in loaded.groups:
+            for param in group["params"]:
+                if group["algorithm"] == self.algorithm and loaded.state.get(param):
+                    self._init_state(param, group, loaded.state[param])
+        return loaded
+
+    def _complete_group(self, saved: dict[str, Any], index: int) -> dict[str, Any]:
+        saved = deepcopy({key: value for key, value in saved.items() if key != "params"}) | {"params": saved["params"]}
+        if saved["algorithm"] in ordinary.DEFAULTS:
+            group = ordinary.DEFAULTS[saved["algorithm"]] | saved
+            ordinary.check(group)
+            return group
+        group = complete(saved, self.defaults, self._names, self._known_names())
+        self._check_group(group, f"group {index}")
+        return group
+
+    def _specify(self, param: Tensor, group: Mapping[str, Any]) -> dict[str, EntrySpec]:
+        if group["algorithm"] in ordinary.DEFAULTS:
+            return ordinary.specify(param, group)
+        # what was made while an option was on stays in the state when it is switched off
+        every = specify(param, group, self._kinds({key: value or True for key, value in group.items()}))
+        return {name: spec._replace(optional=True) for name, spec in every.items()} | specify(
+            param, group, self._kinds(group)
+        )
+
+    def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
+        """Create what is missing in the state of a constrained parameter."""
+        if is_dtensor(param):
+            from orthoptim.distributed.state import init_state
+
+            init_state(param, self._kinds(group), group, state)
+        else:
+            create(param, state, group, self._kinds(group))
+
     @torch.no_grad()
-    def _restore(self, state_dict: StateDict) -> None:
+    def _restore(self, loaded: Loaded) -> None:
         for param, (former, version) in self._repaired.items():
-            if param._version == version and self.state.get(param):
+            if param._version == version and loaded.state.get(param):
                 param.copy_(former)
         self._repaired.clear()
-        for group in self.param_groups:
-            if group["algorithm"] == self.algorithm:  # options that are newer than the checkpoint
-                group.update({key: value for key, value in self.defaults.items() if key not in group})
-        restore_state(self.param_groups, self.state, state_dict)
-        for group in self.param_groups:
-            if group["algorithm"] == self.algorithm:
-                plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
-                lay_together([self.state[param] for param in plain])
+        self.__setstate__({"state": loaded.state, "param_groups": loaded.groups})

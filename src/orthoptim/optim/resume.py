@@ -1,85 +1,227 @@
-"""Loading a state: what is refused, and in which precision and layout it is taken."""
+"""Loading a state: it is read as a whole, and refused in one line where it does not fit, before anything is changed."""
 
-from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import StateDict
 
+from orthoptim.distributed.agreement import agree
 from orthoptim.distributed.detect import is_dtensor
 from orthoptim.optim import checks, ordinary
-from orthoptim.optim.state import entries
-from orthoptim.views import compute_dtype, matrix_shape, real_dtype
+from orthoptim.optim.state import EntrySpec, entries
+from orthoptim.views import matrix_shape
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
+Group = dict[str, Any]
+Specs = Mapping[str, EntrySpec]
 
-def check_saved(groups: list[dict[str, Any]], state_dict: StateDict) -> None:
-    """Refuse, before anything is changed, a state that does not fit these groups."""
-    for index, (group, saved) in enumerate(zip(groups, state_dict["param_groups"], strict=False)):
-        found = saved.get("algorithm")
-        if found != group["algorithm"]:
+
+class Loaded(NamedTuple):
+    """What takes the place of an optimizer's groups and state."""
+
+    groups: list[Group]
+    state: defaultdict[Any, Any]
+
+
+def check_saved(groups: Sequence[Group], state_dict: StateDict) -> None:
+    """Refuse a state dict whose groups and parameters are not those of these groups."""
+    for key, kind in (("param_groups", list | tuple), ("state", Mapping)):
+        if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get(key), kind):
+            raise ValueError(f"loaded state dict has no {key!r}: it was not saved by an optimizer")
+    saved_groups, states = state_dict["param_groups"], state_dict["state"]
+    if len(saved_groups) != len(groups):
+        raise ValueError("loaded state dict has a different number of parameter groups")
+    owner: dict[Any, str] = {}
+    for index, (group, saved) in enumerate(zip(groups, saved_groups, strict=True)):
+        _check_saved_group(group, saved, index)
+        for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
+            label = checks.parameter_name(group, position, f"group {index}")
+            if key in owner:
+                raise ValueError(f"loaded state dict has one state, {key!r}, for {owner[key]} and {label}")
+            owner[key] = label
+            _check_shapes(states.get(key, {}), param, group, label)
+    strangers = [key for key, value in states.items() if key not in owner and isinstance(value, Mapping)]
+    if strangers:
+        raise ValueError(
+            f"loaded state dict has a state for parameter {strangers[0]!r}, which none of its groups holds: it was "
+            "saved by an optimizer with more parameters"
+        )
+
+
+def _check_saved_group(group: Group, saved: Any, index: int) -> None:
+    params = saved.get("params") if isinstance(saved, Mapping) else None
+    if not isinstance(params, list | tuple) or not all(isinstance(key, int | str) for key in params):
+        raise ValueError(f"loaded state dict has no 'params' in group {index}: it was not saved by an optimizer")
+    if len(params) != len(group["params"]):
+        raise ValueError(
+            "loaded state dict contains a parameter group that doesn't match the size of optimizer's group "
+            f"({len(params)} parameters in group {index}, not {len(group['params'])})"
+        )
+    names = saved.get("param_names", [""] * len(params))
+    if not isinstance(names, list | tuple) or len(names) != len(params):
+        raise ValueError(f"loaded state dict has 'param_names' in group {index} that are not a name for each parameter")
+    algorithm = saved.get("algorithm")
+    if algorithm != group["algorithm"]:
+        raise ValueError(
+            f"loaded state dict has algorithm {algorithm!r} in group {index}, this optimizer has "
+            f"{group['algorithm']!r}: it was saved by another optimizer"
+        )
+    for option in ("view", "side", "base"):
+        if option in saved and saved[option] != group.get(option):
             raise ValueError(
-                f"loaded state dict has algorithm {found!r} in group {index}, this optimizer has "
-                f"{group['algorithm']!r}: it was saved by another optimizer"
+                f"loaded state dict has {option} {saved[option]!r} in group {index}, this optimizer has "
+                f"{group.get(option)!r}: build it as it was saved"
             )
-        for option in ("view", "side", "base"):
-            if saved.get(option) != group.get(option):
-                raise ValueError(
-                    f"loaded state dict has {option} {saved.get(option)!r} in group {index}, this optimizer has "
-                    f"{group.get(option)!r}: build it as it was saved"
-                )
-        for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=False)):
-            for name, value in state_dict["state"].get(key, {}).items():
-                if isinstance(value, Tensor) and value.shape not in _state_shapes(param, group):
-                    label = checks.parameter_name(group, position, f"group {index}")
-                    raise ValueError(f"loaded state dict has a {name!r} of shape {tuple(value.shape)} for {label}")
 
 
-def restore_state(
-    groups: list[dict[str, Any]], state: MutableMapping[Tensor, dict[str, Any]], state_dict: StateDict
-) -> None:
-    """Take the tensors of ``state_dict`` in place of what torch made of them.
+def _check_shapes(saved: Any, param: Tensor, group: Group, label: str) -> None:
+    """Refuse what can be the state of no parameter like this one."""
+    if not isinstance(saved, Mapping):
+        raise ValueError(f"loaded state dict has a {type(saved).__name__} for the state of {label}: it must be a dict")
+    shapes = [torch.Size(), torch.Size([1]), param.shape]
+    if group["algorithm"] not in ordinary.DEFAULTS:
+        shapes.append(matrix_shape(param.shape, group["view"], group["side"])[0])
+    for name, value in saved.items():
+        if isinstance(value, Tensor) and value.shape not in shapes:
+            raise ValueError(f"loaded state dict has a {name!r} of shape {tuple(value.shape)} for {label}")
 
-    torch casts every floating state but ``step`` to the dtype of its parameter, and goes on in the very tensors it was
-    given; here they are copied, and those of constrained groups keep the precision their state is kept in.
+
+@torch.no_grad()
+def read(
+    groups: Sequence[Group],
+    state_dict: StateDict,
+    complete: Callable[[Group, int], Group],
+    specify: Callable[[Tensor, Group], Specs],
+) -> Loaded:
+    """The groups and the state that a state dict stands for. It is copied; nothing is changed.
+
+    Collective for DTensors: what is wrong on one rank is raised on all that share them.
+
+    Args:
+        groups: those of the optimizer.
+        state_dict: what was saved.
+        complete: makes a saved group, with the parameters of the index-th, one that can be stepped, or raises.
+        specify: what the state of a parameter of such a group may hold.
+
+    Raises:
+        ValueError: where the state dict does not fit.
     """
-    for group, saved in zip(groups, state_dict["param_groups"], strict=True):
-        constrained = group["algorithm"] not in ordinary.DEFAULTS
-        for param, key in zip(group["params"], saved["params"], strict=True):
-            for name, value in state_dict["state"].get(key, {}).items():
-                if isinstance(value, Tensor):
-                    loaded = _as_state(value, param, name, group) if constrained else state[param][name]
-                    if is_dtensor(param) and not constrained:
-                        loaded = _placed(loaded, param, group)
-                    state[param][name] = loaded.clone() if loaded is value else loaded
+    new_groups: list[Group] = []
+    work: list[tuple[Tensor, Group, Specs, dict[str, Any]]] = []
+    error = None
+    try:
+        check_saved(groups, state_dict)
+        for index, (group, saved) in enumerate(zip(groups, state_dict["param_groups"], strict=True)):
+            new = _read_group(group, saved, index, complete)
+            new_groups.append(new)
+            for position, (param, key) in enumerate(zip(new["params"], saved["params"], strict=True)):
+                held = {name: value for name, value in state_dict["state"].get(key, {}).items() if value is not None}
+                if held:  # else it has never stepped
+                    specs = specify(param, new)
+                    _check_entries(held, specs, param, checks.parameter_name(new, position, f"group {index}"))
+                    work.append((param, new, specs, held))
+    except Exception as caught:  # to be raised on all ranks
+        error = caught
+    agree([param for group in groups for param in group["params"]], [], error)
+    keys = {key for saved in state_dict["param_groups"] for key in saved["params"]}
+    # what belongs to no parameter is kept, as torch does
+    state = defaultdict(dict, {key: value for key, value in state_dict["state"].items() if key not in keys})
+    for param, group, specs, held in work:
+        state[param] = {
+            name: _as_state(held[name], spec, param, group)
+            for name, spec in specs.items()
+            if name in held and not spec.dropped
+        }
+    return Loaded(new_groups, state)
+
+
+def _read_group(group: Group, saved: Mapping[str, Any], index: int, complete: Callable[[Group, int], Group]) -> Group:
+    """A saved group with the parameters of the present one, complete and checked."""
+    options = {key: value for key, value in saved.items() if key != "params"}
+    if "param_names" in group and "param_names" not in options:
+        options["param_names"] = group["param_names"]
+    try:
+        new = complete({"params": group["params"], **options}, index)
+    except Exception as error:  # whatever a check of hostile values may raise
+        raise ValueError(f"loaded state dict has invalid options in group {index}: {error}") from error
+    for option in ("view", "side", "base"):
+        if new.get(option) != group.get(option):
+            raise ValueError(
+                f"loaded state dict has no {option} in group {index}, for which the default is {new.get(option)!r}, "
+                f"but this optimizer has {group.get(option)!r}: build it as it was saved"
+            )
+    return new
+
+
+def _check_entries(held: Mapping[str, Any], specs: Specs, param: Tensor, label: str) -> None:
+    """Refuse a state of which something is missing, unknown, or not what it must be."""
+    for name, spec in specs.items():
+        if name not in held and not spec.optional:
+            raise ValueError(f"loaded state dict has no {name!r} for {label}, which has a state: it is not complete")
+    for name, value in held.items():
+        if name not in specs:
+            raise ValueError(
+                f"loaded state dict has an unknown entry {name!r} for {label}: with these options its state has "
+                f"{', '.join(specs)}"
+            )
+        problem = _problem(name, value, specs[name], param)
+        if problem:
+            raise ValueError(f"loaded state dict has a {name!r} {problem} for {label}")
+
+
+def _problem(name: str, value: Any, spec: EntrySpec, param: Tensor) -> str:
+    """What is wrong with an entry; nothing: an empty string."""
+    if name == "step" and isinstance(value, int | float) and not isinstance(value, bool):
+        return "" if 0 <= value < math.inf else f"of value {value}"
+    if not isinstance(value, Tensor):
+        return f"that is not a tensor but {type(value).__name__}"
+    if value.layout is not torch.strided:
+        return f"of layout {value.layout}"
+    if value.shape != spec.shape and not (name == "step" and value.numel() == 1):
+        return f"of shape {tuple(value.shape)}, not {tuple(spec.shape)},"
+    if not _fits(value.dtype, spec.dtype) and not (name == "step" and _fits(value.dtype, torch.int64)):
+        return f"of dtype {value.dtype}, not {spec.dtype},"
+    if not checks.has_values(value):
+        return "that has no data" if checks.has_values(param) else ""
+    local = value.to_local() if is_dtensor(value) else value
+    if not torch.isfinite(local).all():
+        return "that is not finite"
+    if spec.counts and (local < 0).any():
+        return "that is negative"
+    return ""
+
+
+def _fits(dtype: torch.dtype, wanted: torch.dtype) -> bool:
+    """Whether nothing but precision is lost: integers are integers, and what is complex is not made real."""
+    if not (wanted.is_floating_point or wanted.is_complex):
+        return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+    return dtype.is_floating_point or (dtype.is_complex and wanted.is_complex)
+
+
+def _as_state(value: Any, spec: EntrySpec, param: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """A copy of a loaded value on the device of its state, in the layout and precision that is kept in."""
+    device = spec.device or param.device
+    if not isinstance(value, Tensor):
+        return torch.tensor(float(value), dtype=spec.dtype, device=device)
+    if is_dtensor(param):
+        placed = _placed(value.to(device=device, dtype=spec.dtype), param, group)
+        return placed.clone() if placed is value else placed
+    value = value.detach().reshape(spec.shape)
+    if spec.shape != param.shape:
+        return torch.empty(spec.shape, dtype=spec.dtype, device=device).copy_(value)
+    if group["algorithm"] in ordinary.DEFAULTS:
+        copied: Tensor = value.to(device=device, dtype=spec.dtype, copy=True)
+        return copied
+    return entries(param, group, spec.dtype).copy_(value)
 
 
 def _placed(value: Tensor, param: "DTensor", group: Mapping[str, Any]) -> Tensor:
     from orthoptim.distributed.state import place
 
     return place(value, param, group)
-
-
-def _as_state(value: Tensor, param: Tensor, name: str, group: Mapping[str, Any]) -> Tensor:
-    """A loaded tensor on the parameter's device, in its layout, and in the precision its state is kept in."""
-    if value.is_floating_point() and name != "step":
-        dtype = real_dtype(compute_dtype(param.dtype))
-    elif value.is_complex():
-        dtype = param.dtype
-    else:
-        dtype = value.dtype
-    if is_dtensor(param):
-        return _placed(value.to(device=param.device, dtype=dtype), param, group)
-    if value.shape == param.shape:
-        return entries(param, group, dtype).copy_(value)
-    return value.to(device=param.device, dtype=dtype)
-
-
-def _state_shapes(param: Tensor, group: Mapping[str, Any]) -> tuple[torch.Size, ...]:
-    """The shapes a state tensor may have: that of a scalar, of the parameter, of its batch of matrices."""
-    if group["algorithm"] in ordinary.DEFAULTS:
-        return torch.Size(), param.shape
-    return torch.Size(), param.shape, matrix_shape(param.shape, group["view"], group["side"])[0]

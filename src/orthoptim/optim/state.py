@@ -5,32 +5,69 @@ saves a thousand calls to count a thousand steps. That of many tiny matrices has
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
+from orthoptim.distributed.detect import is_dtensor
 from orthoptim.optim.checks import has_values
 from orthoptim.stiefel.plan import BLOCK_BYTES, TINY, block_size
 from orthoptim.views import compute_dtype, matrix_shape
 
 
+class EntrySpec(NamedTuple):
+    """What one entry of the state of a parameter is.
+
+    Attributes:
+        shape: that of a scalar, of the parameter, or of its batch of matrices.
+        dtype: what it is kept in.
+        device: where; None: where the parameter is.
+        optional: whether a saved state may lack it.
+        dropped: whether it is of no use to this parameter.
+        counts: whether it is never negative.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device | None = None
+    optional: bool = False
+    dropped: bool = False
+    counts: bool = False
+
+
+def specify(param: Tensor, group: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, EntrySpec]:
+    """The entries of the state of a constrained parameter, by name.
+
+    Counters are younger than some checkpoints, and only tell what happened, all but ``taken``: where one is missing it
+    starts at zero. A master copy is missing in the checkpoint of a run in full precision, and starts as the parameter.
+    """
+    dtype = compute_dtype(param.dtype)
+    batch = matrix_shape(param.shape, group["view"], group["side"])[0]
+    specs = {
+        "step": EntrySpec(torch.Size(), torch.float32, counts=True),
+        "master": EntrySpec(param.shape, dtype, optional=True, dropped=dtype == param.dtype),
+    }
+    for name, kind in kinds.items():
+        counts = kind == "counters"
+        optional = counts and name != "taken"
+        shape = batch if per_matrix(kind) else param.shape
+        specs[name] = EntrySpec(shape, state_dtype(kind, dtype), optional=optional, counts=counts)
+    return specs
+
+
 def create(param: Tensor, state: dict[str, Tensor], group: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
     """Add what is missing in the state of a parameter: zeros, and a copy in full precision where it has less."""
-    dtype = compute_dtype(param.dtype)
-    if "step" not in state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
-    if dtype != param.dtype and "master" not in state:
-        state["master"] = entries(param, group, dtype).copy_(param.detach())
-    for name, kind in kinds.items():
-        if name in state:
+    for name, spec in specify(param, group, kinds).items():
+        if name in state or spec.dropped:
             continue
-        if per_matrix(kind):
-            batch = matrix_shape(param.shape, group["view"], group["side"])[0]
-            state[name] = torch.zeros(batch, dtype=state_dtype(kind, dtype), device=param.device)
+        if spec.shape != param.shape:
+            state[name] = torch.zeros(spec.shape, dtype=spec.dtype, device=param.device)
+        elif name == "master":
+            state[name] = entries(param, group, spec.dtype).copy_(param.detach())
         else:
-            state[name] = entries(param, group, state_dtype(kind, dtype)).zero_()
+            state[name] = entries(param, group, spec.dtype).zero_()
 
 
 def entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
@@ -64,8 +101,25 @@ def lay_together(states: Sequence[dict[str, Tensor]]) -> None:
                 state[name] = room.as_strided(value.shape, value.stride(), k * value.numel()).copy_(value)
 
 
+def apart(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a tensor of its own for each that is part of a larger one, which a pickle would hold whole."""
+
+    def shares(value: Any) -> bool:
+        return (
+            isinstance(value, Tensor)
+            and not is_dtensor(value)
+            and has_values(value)
+            and value.nbytes < value.untyped_storage().nbytes()
+        )
+
+    return {name: value.clone() if shares(value) else value for name, value in state.items()}
+
+
 def together(tensors: list[Tensor]) -> list[Tensor]:
-    """Tensors of one shape (...) as a single one (k, ...) where they lie side by side, else as they are."""
+    """Tensors of one shape (...) as a single one (k, ...) where they lie side by side, else as they are.
+
+    Its strides are those of :func:`stacked`, of which this saves the copy.
+    """
     if len(tensors) == 1 or torch.compiler.is_compiling() or not has_values(tensors[0]):
         return tensors
     first, start, size = tensors[0], tensors[0].data_ptr(), tensors[0].nbytes
@@ -80,9 +134,28 @@ def together(tensors: list[Tensor]) -> list[Tensor]:
         return tensors
     if stride and any(t.stride() != stride for t in tensors):
         return tensors
-    return [first.as_strided((len(tensors), *first.shape), (first.numel(), *stride))]
+    flat = first.as_strided((len(tensors) * first.numel(),), (1,))
+    if by_columns(first):
+        return [flat.view(len(tensors), *first.mT.shape).mT]
+    return [flat.view(len(tensors), *first.shape)]
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape (...) as (k, ...), by columns where all of them lie so, else by rows.
+
+    Products of matrices that lie otherwise are rounded otherwise: the strides depend on those of the tensors alone, not
+    on whether these are neighbours in memory, which a checkpoint does not tell.
+    """
+    if all(map(by_columns, tensors)):  # ends at the first that does not
+        return torch.stack([each.mT for each in tensors]).mT
+    return torch.stack(list(tensors)).contiguous()  # a stack of images may be channels-last
+
+
+def by_columns(a: Tensor) -> bool:
+    """Whether the entries fill a stretch of memory in the order of columns, as after ``qr``, and not of rows."""
+    return a.ndim >= 2 and not a.is_contiguous() and a.mT.is_contiguous()
 
 
 def _dense(a: Tensor) -> bool:
-    """Whether the entries fill a stretch of memory in the order of rows or, as after ``qr``, of columns."""
-    return (a.is_contiguous() or (a.ndim >= 2 and a.mT.is_contiguous())) and not a.is_conj()
+    """Whether the entries fill a stretch of memory in the order of rows or of columns."""
+    return (a.is_contiguous() or by_columns(a)) and not a.is_conj()
