@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.optim.checks import has_values
-from orthoptim.optim.state import stacked
+from orthoptim.optim.state import stacked, without_gaps
 from orthoptim.stiefel.plan import TINY, block_size
 from orthoptim.views import compute_dtype, matrix_shape
 
@@ -82,7 +82,7 @@ class Block(NamedTuple):
 
     def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
         if len(tensors) == 1:
-            return tensors[0]
+            return without_gaps(tensors[0])
         # stacking a thousand tensors is one call, flattening them a thousand
         return torch.cat([each.reshape(-1) for each in tensors]) if self.mixed else stacked(tensors)
 

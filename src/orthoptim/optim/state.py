@@ -146,9 +146,18 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
     Products of matrices that lie otherwise are rounded otherwise: the strides depend on those of the tensors alone, not
     on whether these are neighbours in memory, which a checkpoint does not tell.
     """
-    if all(map(by_columns, tensors)):  # ends at the first that does not
-        return torch.stack([each.mT for each in tensors]).mT
+    if not tensors[0].is_contiguous():
+        tensors = [without_gaps(each) for each in tensors]
+        if all(map(by_columns, tensors)):
+            return torch.stack([each.mT for each in tensors]).mT
     return torch.stack(list(tensors)).contiguous()  # a stack of images may be channels-last
+
+
+def without_gaps(a: Tensor) -> Tensor:
+    """The same, or a copy where there are gaps between its entries in memory, which ``deepcopy`` does not keep."""
+    if a.is_contiguous() or by_columns(a) or torch.compiler.is_compiling():
+        return a
+    return a if torch.empty_like(a, device="meta").stride() == a.stride() else a.clone()
 
 
 def by_columns(a: Tensor) -> bool:
