@@ -3,6 +3,7 @@
 import math
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -36,6 +37,26 @@ NAN, INF = math.nan, math.inf
                 ({"eps": INF}, "Invalid eps value: inf"),
             ]
         ],
+        *[
+            (name, {"betas": betas}, "Invalid betas value")
+            for name in ("VAdam", "Adam")
+            for betas in [(0.9,), (0.9, 0.99, 0.999), 0.9, "ab", {0.9, 0.99}, None]
+        ],
+        ("VAdam", {"betas": (0.9, "x")}, "Invalid beta parameter at index 1: 'x'"),
+        ("VAdam", {"betas": (True, 0.9)}, "Invalid beta parameter at index 0: True"),
+        ("VAdam", {"eps": "1e-8"}, "Invalid eps value: '1e-8'"),
+        ("VAdam", {"eps": None}, "Invalid eps value: None"),
+        ("SGD", {"dampening": NAN}, "Invalid dampening value: nan"),
+        ("SGD", {"dampening": INF, "momentum": 0.9}, "Invalid dampening value: inf"),
+        ("SGD", {"momentum": "0.9"}, "Invalid momentum value: '0.9'"),
+        ("SGD", {"momentum": True}, "Invalid momentum value: True"),
+        ("SGD", {"momentum": 0.9, "nesterov": "no"}, "Invalid nesterov value: 'no'"),
+        ("SGD", {"momentum": 0.9, "nesterov": 2}, "Invalid nesterov value: 2"),
+        ("SGD", {"momentum": 0.9, "nesterov": None}, "Invalid nesterov value: None"),
+        ("Muon", {"nesterov": "yes"}, "Invalid nesterov value: 'yes'"),
+        ("Muon", {"steps": 2.0}, "Invalid steps value: 2.0"),
+        ("Muon", {"steps": True}, "Invalid steps value: True"),
+        ("Muon", {"steps": "5"}, "Invalid steps value: '5'"),
         ("Muon", {"momentum": -0.1}, "Invalid momentum value: -0.1"),
         ("Muon", {"momentum": 1.1}, "Invalid momentum value: 1.1"),
         ("Muon", {"momentum": NAN}, "Invalid momentum value: nan"),
@@ -45,6 +66,12 @@ NAN, INF = math.nan, math.inf
 def test_a_bad_hyperparameter_is_refused(name, options, message):
     with pytest.raises(ValueError, match=message.replace(".", r"\.")):
         getattr(orthoptim, name)(**options)
+
+
+def test_numbers_of_other_kinds_are_numbers():
+    orthoptim.VAdam(betas=[0, np.float32(0.5)], eps=np.float64(1e-8))
+    orthoptim.SGD(momentum=np.float32(0.5), dampening=-1, nesterov=0)
+    orthoptim.Muon(steps=np.int64(3), nesterov=1)
 
 
 @pytest.mark.parametrize("name", ["SGD", "VAdam", "Adam", "Muon"])

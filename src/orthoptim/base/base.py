@@ -132,17 +132,3 @@ def bias_correction(beta: float, t: Tensor) -> Tensor:
     By expm1: at t = 1 and β = 0.999 the plain formula loses four of float32's seven digits.
     """
     return -torch.expm1(t * (math.log(beta) if beta > 0 else -math.inf))
-
-
-def check_betas(betas: tuple[float, float]) -> None:
-    """Raise as torch.optim.Adam does."""
-    for index, beta in enumerate(betas):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"Invalid beta parameter at index {index}: {beta}")
-
-
-def check_nonnegative(**values: float) -> None:
-    """Raise as torch.optim does for a negative or non-finite hyperparameter."""
-    for name, value in values.items():
-        if not 0.0 <= value < math.inf:
-            raise ValueError(f"Invalid {name} value: {value}")

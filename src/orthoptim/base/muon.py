@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Direction, Kind, State, check_nonnegative
+from orthoptim.base.base import Base, Direction, Kind, State
 from orthoptim.stiefel import lerp, max_entry
+from orthoptim.validation import check_bool, check_nonnegative, check_positive_integer
 
 # The quintic of torch.optim.Muon: it drives every singular value to about [0.7, 1.2] in five steps.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -33,11 +34,11 @@ class Muon(Base):
     name = "muon"
 
     def __init__(self, momentum: float = 0.95, nesterov: bool = True, steps: int = 5) -> None:
-        check_nonnegative(momentum=momentum)
+        check_nonnegative("momentum", momentum)
         if momentum > 1:
             raise ValueError(f"Invalid momentum value: {momentum}; Muon's is a weight in [0, 1]")
-        if steps < 1:
-            raise ValueError(f"Invalid steps value: {steps}")
+        check_bool("nesterov", nesterov)
+        check_positive_integer("steps", steps)
         super().__init__(momentum=momentum, nesterov=nesterov, steps=steps)
 
     @staticmethod

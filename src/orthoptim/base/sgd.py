@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Direction, Kind, State, check_nonnegative
+from orthoptim.base.base import Base, Direction, Kind, State
+from orthoptim.validation import check_bool, check_nonnegative, check_number
 
 
 class SGD(Base):
@@ -29,7 +30,9 @@ class SGD(Base):
     entrywise = True
 
     def __init__(self, momentum: float = 0, dampening: float = 0, nesterov: bool = False) -> None:
-        check_nonnegative(momentum=momentum)
+        check_nonnegative("momentum", momentum)
+        check_number("dampening", dampening)
+        check_bool("nesterov", nesterov)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
         super().__init__(momentum=momentum, dampening=dampening, nesterov=nesterov)

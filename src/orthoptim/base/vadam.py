@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Direction, Kind, State, bias_correction, check_betas, check_nonnegative
+from orthoptim.base.base import Base, Direction, Kind, State, bias_correction
 from orthoptim.stiefel import lerp, square_norm
+from orthoptim.validation import check_betas, check_nonnegative
 
 
 class VAdam(Base):
@@ -34,7 +35,7 @@ class VAdam(Base):
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
         check_betas(betas)
-        check_nonnegative(eps=eps)
+        check_nonnegative("eps", eps)
         super().__init__(betas=betas, eps=eps)
 
     @staticmethod
