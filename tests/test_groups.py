@@ -1,5 +1,7 @@
 """Patterns, param groups and initial values."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -47,6 +49,7 @@ def test_the_first_match_counts_and_dicts_override():
         model,
         {"conv1.weight": {"view": "filters", "lr": 0.1}, "conv*.weight": "kernels"},
         lr=0.5,
+        rest=None,
         landing="strict",
     )
     assert [[name for name, _ in group["params"]] for group in groups] == [["conv1.weight"], ["conv2.weight"]]
@@ -55,12 +58,160 @@ def test_the_first_match_counts_and_dicts_override():
     assert all(group["landing"] == "strict" for group in groups)
 
 
-def test_rest_leaves_frozen_parameters_out():
-    model = Net()
+def test_frozen_parameters_are_stepped_once_they_are_thawed():
+    model = oo.orthogonalize_(Net(), {"attn.weight": "matrix"})
     model.head.requires_grad_(False)
-    groups = oo.param_groups(model, {"attn.weight": "matrix"}, lr=0.1, rest={"algorithm": "sgd"})
-    assert not [name for name, _ in groups[-1]["params"] if name.startswith("head")]
-    assert len(oo.param_groups(model, {"attn.weight": "matrix"}, lr=0.1)) == 1
+    rest = {"algorithm": "adamw", "lr": 0.1}
+    opt = oo.POGO(oo.param_groups(model, {"attn.weight": "matrix"}, lr=0.1, rest=rest))
+    before = model.head.weight.detach().clone()
+    for thawed in (False, True):
+        model.head.requires_grad_(thawed)
+        opt.zero_grad()
+        model.head(model.attn(torch.randn(4, 8))).square().sum().backward()
+        opt.step()
+        assert torch.equal(model.head.weight, before) != thawed
+
+
+def test_parameters_that_nobody_steps_are_warned_of():
+    model = Net()
+    with pytest.warns(UserWarning, match=r"leaves trainable parameters out \(6: 'conv1.weight', .*rest=None") as caught:
+        groups = oo.param_groups(model, {"attn.weight": "matrix"}, lr=0.1)
+    assert len(groups) == 1
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    ("patterns", "options"),
+    [
+        ({"attn.weight": "matrix"}, {"rest": None}),
+        ({"attn.weight": "matrix"}, {"rest": {"algorithm": "sgd"}}),
+        ({"attn.weight": "matrix", "head.weight": "matrix"}, {}),  # all others are frozen below
+    ],
+)
+def test_there_is_no_warning_where_nothing_is_forgotten(patterns, options, recwarn):
+    model = Net().requires_grad_(False)
+    for each in (model.attn, model.head):
+        each.weight.requires_grad_()
+    oo.param_groups(model, patterns, lr=0.1, **options)
+    assert not recwarn
+
+
+@pytest.mark.parametrize("rest", ["adamw", [("lr", 0.1)]])
+def test_rest_is_a_dict_or_none(rest):
+    with pytest.raises(TypeError, match="rest must be a dict such as"):
+        oo.param_groups(Net(), {"attn.weight": "matrix"}, rest=rest)
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ({"weigth_decay": 0.1}, "group 1: unknown option 'weigth_decay'; did you mean 'weight_decay'?"),
+        ({"learning_rate": 0.1}, "group 1: unknown option 'learning_rate'; did you mean 'lr'?"),
+        ({"wd": 0.1}, "group 1: unknown option 'wd'; did you mean 'weight_decay'?"),
+        ({"momentum": 0.9}, "group 1: 'momentum' is not an option of algorithm 'adamw'"),
+        ({"algorithm": "sgd", "betas": (0.9, 0.9)}, "group 1: 'betas' is not an option of algorithm 'sgd'"),
+        ({"view": "matrix"}, "group 1: 'view' is not an option of algorithm 'adamw'"),
+        ({"betas": (0.9,)}, "Invalid betas value: (0.9,)"),
+    ],
+)
+def test_rest_refuses_options_that_would_have_no_effect(rest, message):
+    model = oo.orthogonalize_(Net(), {"attn.weight": "matrix"})
+    groups = oo.param_groups(model, {"attn.weight": "matrix"}, lr=0.1, rest=rest)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        oo.POGO(groups)
+
+
+def test_keys_of_users_and_schedulers_are_their_own_business():
+    model = oo.orthogonalize_(Net(), {"attn.weight": "matrix"})
+    rest = {"name": "others", "initial_lr": 1.0, "max_lr": 1.0}
+    opt = oo.POGO(oo.param_groups(model, {"attn.weight": "matrix"}, lr=0.1, rest=rest))
+    assert opt.param_groups[1]["name"] == "others"
+
+
+def names(group):
+    return [name for name, _ in group["params"]]
+
+
+@pytest.mark.parametrize("exclude", [None, {"view": None}])
+def test_none_leaves_parameters_to_the_rest(exclude):
+    model = Net()
+    constrained, rest = oo.param_groups(model, {"conv1.*": exclude, "conv*.weight": "kernels"}, rest={})
+    assert names(constrained) == ["conv2.weight"]
+    assert {"conv1.weight", "conv1.bias"} <= set(names(rest))
+    before = model.conv1.weight.detach().clone()
+    oo.orthogonalize_(model, {"conv1.*": exclude, "conv*.weight": "kernels"})
+    assert torch.equal(model.conv1.weight, before)
+    assert oo.is_orthogonal(model.conv2.weight, view="kernels")
+
+
+def test_tied_weights_are_found_by_either_name():
+    model = nn.ModuleDict({"embed": nn.Embedding(8, 4), "head": nn.Linear(4, 8, bias=False)})
+    model["head"].weight = model["embed"].weight
+    for pattern in ("embed.weight", "head.weight", "*"):
+        (group,) = oo.param_groups(model, {pattern: "matrix"}, rest={})
+        assert names(group) == ["embed.weight"]
+    with pytest.raises(ValueError, match=r"earlier patterns have taken, such as 'embed.weight'"):
+        oo.param_groups(model, {"head.weight": "matrix", "embed.weight": "matrix"})
+
+
+def test_what_compile_adds_to_names_is_ignored():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4))
+    model[0] = torch.compile(model[0])
+    for compiled in (model, torch.compile(model)):
+        for pattern in ("0.weight", "0.*"):
+            constrained = oo.param_groups(compiled, {pattern: "matrix", "*": None}, rest=None)[0]
+            assert constrained["params"][0][1] is model[0].weight
+    # the name in the group is that in the model
+    assert names(constrained)[0] in dict(compiled.named_parameters())
+
+
+def test_a_factor_of_zeros_is_warned_of_by_name():
+    model = nn.ModuleDict({"lora_B": nn.Linear(2, 8, bias=False), "other": nn.Linear(2, 8, bias=False)})
+    nn.init.zeros_(model["lora_B"].weight)
+    with pytest.warns(UserWarning, match=r"parameter 'lora_B.weight' has matrices without full rank") as caught:
+        oo.orthogonalize_(model, {"*": "matrix"})
+    assert len(caught) == 1
+
+
+def test_nothing_is_warned_of_with_random_ones(recwarn):
+    oo.orthogonalize_(nn.init.dirac_(torch.empty(6, 4, 3, 3)), view="kernels", init="random")
+    assert not recwarn
+
+
+@pytest.mark.parametrize("init", ["project", "random"])
+def test_modules_without_values_are_refused_by_name(init):
+    with torch.device("meta"):
+        model = Net()
+    with pytest.raises(ValueError, match=r"parameter 'attn.weight' is on the meta device and has no values"):
+        oo.orthogonalize_(model, {"attn.weight": "matrix"}, init=init)
+
+
+def test_warnings_point_at_the_line_of_the_user():
+    model, zero = Net(), torch.zeros(3, 3)
+    near = nn.Parameter(1.1 * torch.eye(3))
+    calls = [
+        lambda: oo.param_groups(model, {"attn.weight": "matrix"}),
+        lambda: oo.project_(zero.zero_()),
+        lambda: oo.orthogonalize_(zero.zero_()),
+        lambda: oo.orthogonalize_(nn.ParameterDict({"w": torch.zeros(3, 3)}), {"w": "matrix"}),
+        lambda: oo.POGO([near], lr=0.1),
+        lambda: oo.SLPG([nn.Parameter(1.1 * torch.eye(3))], lr=0.1),
+        lambda: oo.POGO([nn.Parameter(torch.eye(3))], lr=0.1).add_param_group(
+            {"params": [nn.Parameter(1.1 * torch.eye(3))]}
+        ),
+        lambda: oo.POGO([nn.Parameter(torch.empty(3, 3, device="meta"))], lr=0.1),
+    ]
+    for call in calls:
+        with pytest.warns(UserWarning, match="rank|left|leaves|not orthonormal|meta") as caught:
+            call()
+        assert [each.filename for each in caught] == [__file__]
+
+
+def test_orthogonalize_takes_a_tensor_or_a_module():
+    with pytest.raises(TypeError, match="takes a tensor or a module, but got list"):
+        oo.orthogonalize_([torch.eye(3)])
+    with pytest.raises(TypeError, match="parameters of a module, but got list"):
+        oo.param_groups([torch.eye(3)], {"*": "matrix"})
 
 
 @pytest.mark.parametrize("use", ["param_groups", "orthogonalize_"])
@@ -98,6 +249,7 @@ def test_orthogonalize_project_is_the_nearest_and_random_is_reproducible():
     assert oo.is_orthogonal(one)
 
 
+@pytest.mark.filterwarnings("ignore:the tensor has matrices without full rank")
 def test_dirac_kernels_become_orthogonal_either_way():
     for init in ("project", "random"):
         weight = nn.init.dirac_(torch.empty(6, 4, 3, 3))

@@ -1,7 +1,8 @@
 """Names to parameters: shell patterns on parameter names, param groups, and orthonormal initial values."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -10,11 +11,17 @@ from torch import Tensor, nn
 
 from orthoptim import stiefel
 from orthoptim.base import Base
+from orthoptim.convolutions import check_convolution, convolutions
 from orthoptim.distributed.detect import is_dtensor
+from orthoptim.literals import INITS, Init
+from orthoptim.user_warnings import warn_user
+from orthoptim.validation import check_choice
 from orthoptim.views import (
+    RANK_DEFICIENT,
     VIEWS,
     Side,
     View,
+    check_values,
     compute_dtype,
     from_matrices,
     full_precision,
@@ -22,39 +29,76 @@ from orthoptim.views import (
     matrix_shape,
     placed,
     project_,
+    project_counting_,
 )
 
-Patterns = Mapping[str, str | Mapping[str, Any]]
-"""Shell pattern on parameter names → view, or a dict of options with ``view`` among them."""
+Patterns = Mapping[str, str | Mapping[str, Any] | None]
+"""Shell pattern on parameter names → view, or a dict of options with ``view`` among them; ``None``: no constraint.
 
-TensorOrModule = TypeVar("TensorOrModule", Tensor, nn.Module)
+The views are typed as ``str`` rather than :data:`View`, so that a dict may be kept in a variable of its own.
+"""
 
-INITS = ("project", "random")
+Matched = list[tuple[dict[str, Any], list[tuple[str, nn.Parameter]]]]
+
+TensorOrModule = TypeVar("TensorOrModule", bound=Tensor | nn.Module)
+
+# What torch.compile and activation checkpointing put into the names of the parameters inside of them.
+_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
 
 
-def match(module: nn.Module, patterns: Patterns) -> list[tuple[dict[str, Any], list[tuple[str, nn.Parameter]]]]:
-    """For each pattern its options and the named parameters it is the first to match.
+class _Unset(Enum):
+    """The value of an argument that is not given."""
+
+    NOT_GIVEN = "not given"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+NOT_GIVEN = _Unset.NOT_GIVEN
+
+
+def match(module: nn.Module, patterns: Patterns) -> Matched:
+    """For each pattern with a view its options, and the named parameters it is the first to match.
+
+    A parameter that has several names (tied weights) is matched by any of them, and called by the first.
 
     Raises:
         ValueError: if a pattern matches no parameter that an earlier one has not taken.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"patterns are matched to the parameters of a module, but got {type(module).__name__}")
     if not isinstance(patterns, Mapping):
         raise TypeError(f"patterns must be a dict such as {{'attn.*weight': 'matrix'}}, but got {patterns!r}")
     left = dict(module.named_parameters())
-    names = list(left)
-    matched = []
+    names: dict[nn.Parameter, list[str]] = {param: [] for param in left.values()}
+    for name, param in module.named_parameters(remove_duplicate=False):
+        names[param] += dict.fromkeys([_unwrapped(name), name])
+    matched: Matched = []
     for pattern, value in patterns.items():
-        options = {"view": value} if isinstance(value, str) else dict(value)
-        if options.get("view", "matrix") not in VIEWS:
-            raise ValueError(f"Invalid view of pattern {pattern!r}: {options['view']!r}; use {', '.join(VIEWS)}")
-        found = [name for name in left if fnmatchcase(name, pattern)]
+        options = dict(value) if isinstance(value, Mapping) else {"view": value}
+        view = options.get("view", "matrix")
+        if view is not None and view not in VIEWS:
+            raise ValueError(f"Invalid view of pattern {pattern!r}: {view!r}; use {', '.join(VIEWS)}, or None")
+        found = [name for name, param in left.items() if _matches(pattern, names[param])]
         if not found:
-            raise ValueError(_no_match(pattern, names, taken=set(names) - set(left)))
-        matched.append((options, [(name, left.pop(name)) for name in found]))
+            raise ValueError(_no_match(pattern, names.values()))
+        named = [(name, left.pop(name)) for name in found]
+        if view is not None:
+            matched.append((options, named))
     return matched
 
 
-def _no_match(pattern: str, names: list[str], taken: set[str]) -> str:
+def _unwrapped(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _matches(pattern: str, names: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _no_match(pattern: str, names_of_all: Iterable[list[str]]) -> str:
+    names = [name for names in names_of_all for name in names]
     for name in names:
         if fnmatchcase(name, pattern):
             return f"pattern {pattern!r} matches only parameters that earlier patterns have taken, such as {name!r}"
@@ -66,25 +110,53 @@ def _no_match(pattern: str, names: list[str], taken: set[str]) -> str:
     return f"pattern {pattern!r} matches no parameter; near names: {', '.join(near)}"
 
 
+def _check_views(module: nn.Module, matched: Matched, view: str, side: str) -> None:
+    """Refuse, by name, a parameter that cannot be seen as asked, or would be seen as nobody expects.
+
+    Args:
+        module: the module.
+        matched: its parameters, with options.
+        view: where these do not say.
+        side: where these do not say.
+    """
+    layers = convolutions(module)
+    for options, named in matched:
+        seen = options.get("view", view), options.get("side", side)
+        for name, param in named:
+            try:
+                matrix_shape(param.shape, *seen)
+                if param in layers:
+                    check_convolution(param, layers[param], *seen)
+            except ValueError as error:
+                raise ValueError(f"parameter {name!r} {error}") from None
+
+
 def param_groups(
     module: nn.Module,
     patterns: Patterns,
     *,
     lr: float | Tensor | None = None,
     base: Base | None = None,
-    rest: Mapping[str, Any] | None = None,
+    rest: Mapping[str, Any] | _Unset | None = NOT_GIVEN,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Param groups for an orthoptimizer, one per pattern, and one for all other parameters.
 
     Args:
         module: the model.
-        patterns: shell patterns on parameter names, each with its view or a dict of options; the first match counts.
+        patterns: shell patterns on parameter names, each with its view or a dict of options; the first match counts. A
+            view of None leaves the parameters unconstrained. A tied parameter is matched by any of its names; what
+            ``torch.compile`` adds to names is ignored.
         lr: learning rate of the constrained groups (default: that of the orthoptimizer).
         base: their base optimizer (default: that of the orthoptimizer).
-        rest: options of the ordinary group that takes the other trainable parameters, such as
-            ``{"algorithm": "adamw", "lr": 1e-3}``; with None they are left out.
+        rest: options of the ordinary group that takes all other parameters, such as
+            ``{"algorithm": "adamw", "lr": 1e-3}``. Frozen ones are among them, and are stepped from when they are
+            thawed. With None they are left to another optimizer; if it is not given and there are others to be
+            trained, that is done with a warning.
         **options: further options of the constrained groups.
+
+    The filters of convolutions with groups, and of transposed ones, are refused where their shorter side is not what
+    the name promises, unless ``side`` says that it is meant; see :mod:`orthoptim.convolutions`.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
@@ -92,18 +164,30 @@ def param_groups(
         >>> [[name for name, _ in group["params"]] for group in groups]
         [['0.weight'], ['0.bias', '1.weight', '1.bias']]
     """
+    if not isinstance(rest, Mapping | None | _Unset):
+        raise TypeError(f"rest must be a dict such as {{'algorithm': 'adamw', 'lr': 1e-3}}, or None, but got {rest!r}")
     shared = {"lr": lr, "base": base}
     common = {**{key: value for key, value in shared.items() if value is not None}, **options}
-    groups: list[dict[str, Any]] = []
-    taken: set[str] = set()
-    for own, named in match(module, patterns):
-        groups.append({"params": named, **common, **own})
-        taken.update(name for name, _ in named)
-    if rest is not None:
-        others = [(name, p) for name, p in module.named_parameters() if name not in taken and p.requires_grad]
+    matched = match(module, patterns)
+    _check_views(module, matched, common.get("view", "matrix"), common.get("side", "auto"))
+    groups: list[dict[str, Any]] = [{"params": named, **common, **own} for own, named in matched]
+    taken = {param for _, named in matched for _, param in named}
+    others = [(name, param) for name, param in module.named_parameters() if param not in taken]
+    if isinstance(rest, Mapping):
         if others:
             groups.append({"algorithm": "adamw", **rest, "params": others})
+    elif rest is NOT_GIVEN:
+        _warn_of_others([name for name, param in others if param.requires_grad])
     return groups
+
+
+def _warn_of_others(names: list[str]) -> None:
+    if names:
+        shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+        warn_user(
+            f"param_groups leaves trainable parameters out ({len(names)}: {shown}), which are then not trained: give "
+            "rest={'algorithm': 'adamw', 'lr': 1e-3}, or rest=None if another optimizer steps them"
+        )
 
 
 @torch.no_grad()
@@ -113,7 +197,7 @@ def orthogonalize_(
     *,
     view: View = "matrix",
     side: Side = "auto",
-    init: str = "project",
+    init: Init = "project",
     generator: torch.Generator | None = None,
 ) -> TensorOrModule:
     """Make matrices orthonormal, in place: those of a tensor, or of the parameters of a module that patterns name.
@@ -124,7 +208,8 @@ def orthogonalize_(
         view: for a tensor, its view.
         side: the side that becomes orthonormal.
         init: ``"project"``, the nearest orthonormal matrix, or ``"random"``, a uniformly random one. Prefer random
-            where matrices may not have full rank (Dirac-initialised kernels): their nearest point is arbitrary.
+            where matrices may not have full rank (Dirac-initialised kernels, a LoRA factor of zeros): their nearest
+            point is arbitrary, and projecting them warns.
         generator: for random ones.
 
     Example:
@@ -132,43 +217,58 @@ def orthogonalize_(
         >>> bool(torch.dist(layer.weight @ layer.weight.T, torch.eye(3)) < 1e-6)
         True
     """
-    if init not in INITS:
-        raise ValueError(f"Invalid init: {init!r}; choose one of {', '.join(INITS)}")
+    check_choice("init", init, INITS)
     if isinstance(target, nn.Module):
         if patterns is None:
             raise TypeError("orthogonalize_ of a module needs patterns, such as {'attn.*weight': 'matrix'}")
-        work = []
-        for options, named in match(target, patterns):
-            kind, of = options.get("view", view), options.get("side", side)
-            for name, param in named:
-                try:
-                    matrix_shape(param.shape, kind, of)
-                except ValueError as error:
-                    raise ValueError(f"parameter {name!r} {error}") from None
-                if init == "project" and not is_finite(param):
-                    raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
-                work.append((param, kind, of))
-        for param, kind, of in work:
-            _orthogonalize_tensor_(param, kind, of, init, generator)
+        _orthogonalize_module_(target, patterns, view, side, init, generator)
         return target
+    if not isinstance(target, Tensor):
+        raise TypeError(f"orthogonalize_ takes a tensor or a module, but got {type(target).__name__}")
     if patterns is not None:
         raise TypeError("orthogonalize_ of a tensor takes view=..., not patterns")
-    _orthogonalize_tensor_(target, view, side, init, generator)
+    if init == "project":
+        project_(target, view=view, side=side)
+        return target
+    try:
+        check_values(target)
+        matrix_shape(target.shape, view, side)
+    except ValueError as error:
+        raise ValueError(f"the tensor {error}") from None
+    _randomize_(target, view, side, generator)
     return target
 
 
-def _orthogonalize_tensor_(
-    tensor: Tensor, view: View, side: Side, init: str, generator: torch.Generator | None
+def _orthogonalize_module_(
+    module: nn.Module, patterns: Patterns, view: View, side: Side, init: Init, generator: torch.Generator | None
 ) -> None:
-    batch, p, n, _ = matrix_shape(tensor.shape, view, side)
-    if init == "project":
-        project_(tensor, view=view, side=side)
-        return
-    if is_dtensor(tensor):
-        with full_precision(tensor):
-            placed().randomize_(tensor, view, side, generator)
-        return
-    dtype = compute_dtype(tensor.dtype)
+    """All parameters are checked before one is changed."""
+    matched = match(module, patterns)
+    _check_views(module, matched, view, side)
+    work = [(name, param, options) for options, named in matched for name, param in named]
+    for name, param, _ in work:
+        try:
+            check_values(param)
+        except ValueError as error:
+            raise ValueError(f"parameter {name!r} {error}") from None
+        if init == "project" and not is_finite(param):
+            raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
+    for name, param, options in work:
+        seen = options.get("view", view), options.get("side", side)
+        if init == "random":
+            _randomize_(param, *seen, generator)
+            continue
+        deficient = project_counting_(param, *seen)
+        if deficient:
+            warn_user(f"parameter {name!r} {RANK_DEFICIENT.format(deficient)}")
+
+
+def _randomize_(tensor: Tensor, view: str, side: str, generator: torch.Generator | None) -> None:
     with full_precision(tensor):
+        if is_dtensor(tensor):
+            placed().randomize_(tensor, view, side, generator)
+            return
+        batch, p, n, _ = matrix_shape(tensor.shape, view, side)
+        dtype = compute_dtype(tensor.dtype)
         x = stiefel.random(*batch, p, n, dtype=dtype, device=tensor.device, generator=generator)
     tensor.copy_(from_matrices(x, tensor.shape, view, side))

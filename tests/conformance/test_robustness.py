@@ -180,7 +180,7 @@ def test_barzilai_borwein_needs_no_lr_in_a_group_either():
     assert oo.POGO([{"params": [point(4, 6)], "base": oo.BB(), "lr": None}]).param_groups[0]["lr"] == 1.0
     model = torch.nn.Linear(3, 3)
     oo.orthogonalize_(model, {"weight": "matrix"})
-    assert oo.POGO(oo.param_groups(model, {"weight": "matrix"}, base=oo.BB())).param_groups[0]["lr"] == 1.0
+    assert oo.POGO(oo.param_groups(model, {"weight": "matrix"}, base=oo.BB(), rest=None)).param_groups[0]["lr"] == 1.0
 
 
 def test_a_lazily_negated_parameter_is_refused():

@@ -9,13 +9,14 @@ from torch import Tensor
 from torch.nn.utils import parametrizations
 
 import orthoptim as oo
+from orthoptim.literals import LandingPolicy
 
 Step = Callable[[], Any]
 LR = 0.1
 PEERS = {"pogo-torch": "pogo", "geoopt": "geoopt"}
 
 
-def ours(landing: str, base: oo.Base, compile: bool = False) -> Callable[[list[Tensor]], Step]:
+def ours(landing: LandingPolicy, base: oo.Base, compile: bool = False) -> Callable[[list[Tensor]], Step]:
     """POGO."""
     return lambda params: oo.POGO(params, LR, base, landing=landing, compile=compile).step
 

@@ -72,11 +72,6 @@ def is_finite(tensor: DTensor) -> bool:
     return largest([tensor], [(~torch.isfinite(tensor.to_local())).float()])[0] <= 0
 
 
-def project_(tensor: DTensor, view: str, side: str) -> None:
-    """The nearest orthonormal matrices, in place."""
-    write_matrices_(tensor, stiefel.nearest(whole_matrices(tensor, view, side)), view, side)
-
-
 def randomize_(tensor: DTensor, view: str, side: str, generator: torch.Generator | None) -> None:
     """Uniformly random matrices, in place: those that the first rank of the mesh would draw alone."""
     batch, p, n, _ = matrix_shape(tensor.shape, view, side)

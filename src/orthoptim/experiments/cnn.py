@@ -16,6 +16,7 @@ from orthoptim.experiments.networks import judgements, shown
 from orthoptim.experiments.networks.convnet import WHITENING_IMAGES, ConvNet
 from orthoptim.experiments.networks.training import Training, check_batch
 from orthoptim.experiments.parallel import ranks, sharding
+from orthoptim.literals import Init
 
 CONVOLUTIONS = "groups.*.conv?.weight"
 
@@ -52,7 +53,7 @@ they cover √6 times less."""
 
 # A Dirac filter is a unit vector, and those of a layer are orthonormal; but most of its kernels are zero, and have no
 # nearest orthogonal matrix.
-INITS = {"filters": "project", "kernels": "random"}
+INITS: dict[str, Init] = {"filters": "project", "kernels": "random"}
 INIT_NAMES = ("auto", "project", "random")
 
 BIAS_LR = 0.053
@@ -90,7 +91,7 @@ class CnnTraining(Training):
         model.whiten_by_(normalize(train.pixels[:WHITENING_IMAGES], data.mean, data.std))
         view = config["variant"] if constrained else "filters"
         if constrained:
-            start = INITS[view] if config["init"] == "auto" else config["init"]
+            start: Init = INITS[view] if config["init"] == "auto" else config["init"]
             oo.orthogonalize_(model, {CONVOLUTIONS: view}, init=start, generator=generator(seed, "orthogonal"))
         model.to(device)
         ranks.start_alike(model)

@@ -1,21 +1,33 @@
 """Construction checks: a parameter that cannot be trained as asked is refused before anything is changed."""
 
-import difflib
 import math
-import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from orthoptim import stiefel
 from orthoptim.distributed.detect import is_dtensor
-from orthoptim.views import compute_dtype, from_matrices, full_precision, matrix_shape, placed, rounding, to_matrices
+from orthoptim.optim.keywords import NORM_IS_FIXED
+from orthoptim.user_warnings import warn_user
+from orthoptim.validation import check_bool
+from orthoptim.views import (
+    check_dtype,
+    compute_dtype,
+    from_matrices,
+    full_precision,
+    matrix_shape,
+    placed,
+    rounding,
+    to_matrices,
+)
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
+_dtype = attrgetter("dtype")
 # Pieces drawn by ranks with different seeds are p/√n away, or so, once put together; that was not meant.
 _ASSEMBLED = 0.1
 
@@ -34,32 +46,57 @@ def check_lr(lr: Any) -> None:
         raise ValueError(f"Invalid learning rate: {lr}")
 
 
-def check_names(given: set[str], mine: set[str], known: set[str], label: str) -> None:
-    """Refuse options that belong to another method or base, and misspelt ones; other keys are the user's business."""
-    ours = mine | {"params", "param_names", "algorithm", "weight_decay"}
-    for name in sorted(given - ours):
-        if name in known:
-            raise ValueError(f"{label}: {name!r} is not an option of this optimizer with this base")
-        near = difflib.get_close_matches(name, ours, n=1, cutoff=0.7)
-        if near:
-            raise ValueError(f"{label}: unknown option {name!r}; did you mean {near[0]!r}?")
+def check_params(params: Any, label: str) -> Any:
+    """Refuse a module in place of its parameters, and an iterator that has none left; makes a list of an iterator.
+
+    Raises:
+        TypeError: for a module.
+        ValueError: for an empty iterator.
+    """
+    if isinstance(params, nn.Module):
+        raise TypeError(
+            f"{label} takes parameters, not a {type(params).__name__}: pass model.parameters(), or "
+            "orthoptim.param_groups(model, {...}) to constrain some of them"
+        )
+    if not isinstance(params, Iterator):
+        return params
+    listed = list(params)
+    if not listed:
+        raise ValueError(
+            f"{label} got an iterator without parameters: if it has been used before, it is consumed; pass a list"
+        )
+    return listed
+
+
+def check_naming(params: Any, group: Mapping[str, Any], others: Sequence[Mapping[str, Any]], label: str) -> None:
+    """All groups of an optimizer have names, or none."""
+    listed = params if isinstance(params, list | tuple) else []
+    has_names = "param_names" in group or any(isinstance(each, tuple) for each in listed)
+    if others and has_names != ("param_names" in others[0]):
+        here, there = ("with", "have none") if has_names else ("without", "have them")
+        raise ValueError(
+            f"{label} gives parameters {here} names, but the groups before it {there}: give all as pairs "
+            "(name, parameter), as model.named_parameters() does, or none"
+        )
 
 
 def check_group(group: Mapping[str, Any], label: str) -> None:
     """Everything that can be said about a constrained group without looking at values."""
     check_lr(group["lr"])
+    check_bool("maximize", group["maximize"])
+    check_bool("compile", group["compile"])
     if group.get("weight_decay", 0) != 0:
         raise ValueError(
-            f"{label}: weight_decay must be 0 for orthogonal parameters, whose norm is fixed; "
-            "put the parameters to be decayed into an ordinary group (algorithm='adamw')"
+            f"{label}: {NORM_IS_FIXED}; put the parameters to be decayed into an ordinary group (algorithm='adamw')"
         )
     for name, param in named(group, label):
         try:
             if param.layout is not torch.strided:
                 raise ValueError(f"has layout {param.layout}: only dense parameters can be orthogonal")
-            if not (param.is_floating_point() or param.is_complex()):
-                raise ValueError(f"has dtype {param.dtype}: use a floating or complex one")
+            check_dtype(param.dtype)
             matrix_shape(param.shape, group["view"], group["side"])
+            if param.numel() == 0 and is_dtensor(param):
+                raise ValueError("has no matrices: leave it out, as nothing is there to be sharded")
             if param.is_neg():
                 raise ValueError("is a lazily negated view: clone() it first")
             if any(stride == 0 and size > 1 for stride, size in zip(param.stride(), param.shape, strict=True)):
@@ -84,7 +121,12 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
     distances = placed().farthest(sharded, view, side) if sharded else []
     far_sharded: dict[Tensor, float] = dict(zip(sharded, distances, strict=True))
     for name, param in named(group, label):
-        if not has_values(param):
+        if param.is_meta:
+            warn_user(
+                f"{name} is on the meta device and cannot be checked; module.to_empty() makes new parameters, which "
+                "this optimizer does not know: build it after the model has its values"
+            )
+        if not has_values(param) or param.numel() == 0:
             continue
         x = None if is_dtensor(param) else to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
         with full_precision(param):
@@ -106,10 +148,9 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
                 f"view={view!r} and side={side!r}, before building the optimizer"
             )
         if far > _WORTH_A_WARNING:
-            warnings.warn(
+            warn_user(
                 f"{name} was not orthonormal (distance {far:.3g}) and has been moved to the nearest point that is; "
-                "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)",
-                stacklevel=7,  # the line that builds the optimizer
+                "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)"
             )
         with full_precision(param):
             near = placed().whole_matrices(param, view, side) if x is None else x
@@ -139,6 +180,31 @@ def check_gradients(groups: list[dict[str, Any]]) -> None:
             if param.grad is not None and param.grad.layout is not torch.strided:
                 name = parameter_name(group, position, f"group {index}")
                 raise RuntimeError(f"{name} has a sparse gradient, which orthoptim does not support: use sparse=False")
+
+
+def check_precision(group: Mapping[str, Any], params: list[Tensor], held: list[Any], buffer: str, label: str) -> None:
+    """Before a step: refuse a state in another precision than the parameter, which somebody has cast since.
+
+    Args:
+        group: the group.
+        params: those of its parameters that have a gradient.
+        held: their states.
+        buffer: the name of a state tensor that has an entry for each of the parameter.
+        label: what to call the group.
+    """
+    expected = compute_dtype if "view" in group else lambda dtype: dtype
+    dtypes = set(map(_dtype, params))
+    found = set(map(_dtype, [state[buffer] for state in held if state.get(buffer) is not None]))
+    if len(dtypes) <= 1 and found <= set(map(expected, dtypes)):  # a thousand parameters take no time so
+        return
+    for param, state in zip(params, held, strict=True):
+        value = state.get(buffer)
+        if value is not None and value.dtype != expected(param.dtype):
+            position = next(i for i, each in enumerate(group["params"]) if each is param)
+            raise RuntimeError(
+                f"{parameter_name(group, position, label)} is now {param.dtype}, but its state is {value.dtype}: cast "
+                "the model before building the optimizer, or let opt.load_state_dict(opt.state_dict()) cast the state"
+            )
 
 
 def named(group: Mapping[str, Any], label: str) -> list[tuple[str, Tensor]]:

@@ -1,12 +1,13 @@
 """torch.compile for the update of a block."""
 
 import itertools
-import warnings
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Generic, TypeVar
 
 import torch
+
+from orthoptim.user_warnings import warn_user
 
 T = TypeVar("T")
 _numbers = itertools.count()
@@ -53,4 +54,4 @@ def _warn_once(error: Exception) -> None:
     if not _warned:
         _warned = True
         reason = (str(error).strip().splitlines() or [""])[0]
-        warnings.warn(f"compile=True: stepping without, as torch.compile failed: {reason}", stacklevel=2)
+        warn_user(f"compile=True: stepping without, as torch.compile failed: {reason}")

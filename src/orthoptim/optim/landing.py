@@ -10,6 +10,7 @@ from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.validation import check_positive
 from orthoptim.views import Side, View
 
 
@@ -88,10 +89,10 @@ class Landing(Orthoptimizer):
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
         """See :meth:`Orthoptimizer.check_options`."""
-        if not group["lam"] > 0:
-            raise ValueError(f"Invalid lam: {group['lam']}; the pull must be positive")
-        if not 0 < group["eps"] < 1:
-            raise ValueError(f"Invalid eps: {group['eps']}; the safe region has a radius between 0 and 1")
+        check_positive("lam", group["lam"])
+        check_positive("eps", group["eps"])
+        if group["eps"] >= 1:
+            raise ValueError(f"Invalid eps value: {group['eps']}; the safe region has a radius between 0 and 1")
 
 
 def safe_length(d: Tensor, size: Tensor, lr: Tensor, lam: float, eps: float) -> Tensor:

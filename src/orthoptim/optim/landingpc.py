@@ -11,6 +11,7 @@ from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.landing import field_columns, landing_field
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.validation import check_bool, check_positive
 from orthoptim.views import Side, View
 
 
@@ -110,10 +111,10 @@ class LandingPC(Orthoptimizer):
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
         """See :meth:`Orthoptimizer.check_options`."""
-        if not group["lam"] > 0:
-            raise ValueError(f"Invalid lam: {group['lam']}; the pull must be positive")
-        if group["tau"] is not None and not group["tau"] > 0:
-            raise ValueError(f"Invalid tau: {group['tau']}; it is a distance, or None to never project")
+        check_positive("lam", group["lam"])
+        check_bool("coupled", group["coupled"])
+        if group["tau"] is not None:  # which never projects
+            check_positive("tau", group["tau"])
 
 
 def project_columns(x: Tensor, gram: Tensor, far: Tensor) -> Tensor:

@@ -36,6 +36,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 
+# a state tensor with an entry for each of the parameter
+BUFFERS = {"adamw": "exp_avg", "sgd": "momentum_buffer"}
+
 _REFERENCE = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 
 
@@ -45,7 +48,7 @@ def check(group: Mapping[str, Any]) -> None:
     options = {key: group[key] for key in DEFAULTS[algorithm]}
     betas = options.get("betas", (0, 0))
     if not isinstance(betas, list | tuple) or len(betas) != 2:  # which torch finds out in the first step
-        raise ValueError(f"Invalid betas: {betas!r}; there are two of them")
+        raise ValueError(f"Invalid betas value: {betas!r}; they must be two numbers, such as (0.9, 0.999)")
     _REFERENCE[algorithm]([torch.zeros(1, requires_grad=True)], **options)
 
 

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from copy import copy, deepcopy
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer, StateDict
 from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.distributed.agreement import agreement
 from orthoptim.distributed.detect import is_dtensor
-from orthoptim.optim import checks, ordinary
+from orthoptim.optim import checks, keywords, ordinary
 from orthoptim.optim.block_step import BlockStep, Update
 from orthoptim.optim.buckets import make_buckets
 from orthoptim.optim.memory import keep_freed_memory
@@ -52,10 +52,19 @@ class Orthoptimizer(Optimizer):
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
     _names: ClassVar[frozenset[str]]
+    _takes_any: ClassVar[bool] = False  # keyword arguments, whatever their names
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._names = frozenset(inspect.signature(cls.__init__).parameters)
+        parameters = inspect.signature(cls.__init__).parameters
+        cls._names = frozenset(parameters)
+        cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse keyword arguments that the method does not have before Python does, which has no cure to offer."""
+        if not cls._takes_any:
+            keywords.check_keywords(cls.__name__, kwargs, cls._names - {"self"})
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -78,6 +87,7 @@ class Orthoptimizer(Optimizer):
             **options,
             **dissolve(base, self._names),
         }
+        params = checks.check_params(params, type(self).__name__)
         keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
         self._block_steps: dict[int, BlockStep] = {}
@@ -148,13 +158,19 @@ class Orthoptimizer(Optimizer):
         if algorithm not in (self.algorithm, *ordinary.DEFAULTS):
             known = ", ".join([self.algorithm, *ordinary.DEFAULTS])
             raise ValueError(f"Invalid algorithm of {label}: {algorithm!r}; choose one of {known}")
+        if "params" in param_group:
+            param_group["params"] = checks.check_params(param_group["params"], label)
+            checks.check_naming(param_group["params"], param_group, self.param_groups, label)
         mine = algorithm == self.algorithm
         defaults = group_defaults(param_group, self.defaults, self._names) if mine else ordinary.DEFAULTS[algorithm]
         given = set(param_group)
         if mine:
             refuse_without_effect(param_group, defaults, label)
             given = set(param_group)
-            checks.check_names(given, set(defaults), self._known_names(), label)
+            keywords.check_names(given, set(defaults), self._known_names(), label)
+        else:
+            foreign = self._known_names().union(*ordinary.DEFAULTS.values())
+            keywords.check_ordinary_names(given, algorithm, set(defaults), foreign, label)
         param_group.update({key: value for key, value in defaults.items() if key not in given})
         super().add_param_group(param_group)
         group = self.param_groups[-1]
@@ -214,11 +230,14 @@ class Orthoptimizer(Optimizer):
 
     def _step_groups(self) -> None:
         checks.check_gradients(self.param_groups)
+        prepared = []  # all groups are checked before one is stepped
         for group in self.param_groups:
             params: list[Tensor] = []
             grads: list[Tensor] = []
             states: list[Any] = []
             self._init_group(group, params, grads, states)
+            prepared.append((group, params, grads, states))
+        for group, params, grads, states in prepared:
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, params, grads, states, self.state)
             elif params:
@@ -324,7 +343,7 @@ class Orthoptimizer(Optimizer):
             if group["algorithm"] != self.algorithm:
                 continue
             pairs = zip(names_of(group), group["params"], strict=True)
-            named = [(name, param) for name, param in pairs if not is_dtensor(param)]
+            named = [(name, param) for name, param in pairs if not is_dtensor(param) and param.numel() > 0]
             params = [param for _, param in named]
             for bucket in make_buckets(params, group["view"], group["side"], compile=group["compile"]):
                 form = self.form(bucket.p, bucket.n, group)
@@ -360,19 +379,22 @@ class Orthoptimizer(Optimizer):
         for param in group["params"]:
             if constrained and is_dtensor(param):  # see _step_sharded
                 continue
-            if param.grad is not None:
+            grad = param.grad
+            if grad is not None and (not constrained or grad.numel() > 0):  # an empty batch has nothing to step
                 params.append(param)
-                grads.append(param.grad)
+                grads.append(grad)
         held = [self.state[param] for param in params]
+        self._check_precision(group, params, held)
         if not constrained:
             for param, state in zip(params, held, strict=True):
                 states.extend(ordinary.init_state(param, group, state))
             return
         names = self._state_names(group)
         needed = {name for name in names if name != "master"}
+        half = {dtype for dtype in {param.dtype for param in params} if compute_dtype(dtype) != dtype}
         new = []
         for param, state in zip(params, held, strict=True):
-            if not needed <= state.keys() or (compute_dtype(param.dtype) != param.dtype and "master" not in state):
+            if not needed <= state.keys() or (half and param.dtype in half and "master" not in state):
                 self._init_state(param, group, state)
                 new.append(state)
         lay_together(new)
@@ -380,11 +402,22 @@ class Orthoptimizer(Optimizer):
             # a parameter that needs no master copy is its own
             states.extend([state.get(name, param) for name in names])
 
+    def _check_precision(self, group: dict[str, Any], params: list[Tensor], held: list[Any]) -> None:
+        if group["algorithm"] == self.algorithm:
+            buffer = next((name for name, kind in self._kinds(group).items() if kind == "entries"), None)
+        else:
+            buffer = ordinary.BUFFERS[group["algorithm"]]
+        if buffer is not None:
+            label = f"group {next(i for i, each in enumerate(self.param_groups) if each is group)}"
+            checks.check_precision(group, params, held, buffer, label)
+
     def _init_placed(self, group: dict[str, Any]) -> None:
         """Create the state of DTensors now: checkpoints of sharded optimizers are read into the state there is."""
         for param in group["params"]:
             if not is_dtensor(param) or not checks.has_values(param):
                 continue
+            if not param.requires_grad and group["algorithm"] != self.algorithm:
+                continue  # torch.distributed.checkpoint expects no state of what is frozen, and it takes memory
             if group["algorithm"] == self.algorithm:
                 self._init_state(param, group, self.state[param])
             else:

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
+from orthoptim.literals import LandingPolicy
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.validation import check_choice, check_positive_integer
 from orthoptim.views import Side, View
 
 
@@ -63,7 +65,7 @@ class POGO(Orthoptimizer):
         lr: float | Tensor | None = None,
         base: Base = VAdam(),  # noqa: B008  (never changed)
         *,
-        landing: str = "safe",
+        landing: LandingPolicy = "safe",
         landing_steps: int = 2,
         view: View = "matrix",
         side: Side = "auto",
@@ -123,6 +125,5 @@ class POGO(Orthoptimizer):
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
         """See :meth:`Orthoptimizer.check_options`."""
-        stiefel.policy(group["landing"])
-        if group["landing_steps"] < 1:
-            raise ValueError(f"Invalid landing_steps value: {group['landing_steps']}")
+        check_choice("landing", group["landing"], stiefel.POLICIES)
+        check_positive_integer("landing_steps", group["landing_steps"])

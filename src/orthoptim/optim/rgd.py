@@ -8,8 +8,10 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
+from orthoptim.literals import Metric, Retraction
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.validation import check_choice
 from orthoptim.views import Side, View
 
 
@@ -49,8 +51,8 @@ class RGD(Orthoptimizer):
         lr: float | Tensor | None = None,
         base: Base = SGD(),  # noqa: B008  (never changed)
         *,
-        metric: str = "euclidean",
-        retraction: str = "qr",
+        metric: Metric = "euclidean",
+        retraction: Retraction = "qr",
         view: View = "matrix",
         side: Side = "auto",
         maximize: bool = False,
@@ -95,8 +97,5 @@ class RGD(Orthoptimizer):
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
         """See :meth:`Orthoptimizer.check_options`."""
-        if group["metric"] not in stiefel.METRICS:
-            raise ValueError(f"Invalid metric: {group['metric']!r}; choose one of {', '.join(stiefel.METRICS)}")
-        if group["retraction"] not in stiefel.RETRACTIONS:
-            known = ", ".join(stiefel.RETRACTIONS)
-            raise ValueError(f"Invalid retraction: {group['retraction']!r}; choose one of {known}")
+        check_choice("metric", group["metric"], stiefel.METRICS)
+        check_choice("retraction", group["retraction"], stiefel.RETRACTIONS)

@@ -8,9 +8,11 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
+from orthoptim.literals import SAMPLINGS, Sampling
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import draws
+from orthoptim.validation import check_choice, check_integer
 from orthoptim.views import Side, View, matrix_shape
 
 
@@ -56,7 +58,7 @@ class RSDM(Orthoptimizer):
         r: int | None = None,
         base: Base = SGD(),  # noqa: B008  (never changed)
         *,
-        sampling: str = "orthogonal",
+        sampling: Sampling = "orthogonal",
         seed: int = 0,
         view: View = "matrix",
         side: Side = "auto",
@@ -100,10 +102,11 @@ class RSDM(Orthoptimizer):
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
         """See :meth:`Orthoptimizer.check_options`."""
-        if group["sampling"] not in ("orthogonal", "permutation"):
-            raise ValueError(f"Invalid sampling: {group['sampling']!r}; choose one of orthogonal, permutation")
+        check_choice("sampling", group["sampling"], SAMPLINGS)
+        check_integer("seed", group["seed"])
         if group["r"] is None:
             raise ValueError("RSDM needs r, the dimension of the random subspace: RSDM(params, lr, r=...)")
+        check_integer("r", group["r"])
         widths = [matrix_shape(p.shape, group["view"], group["side"])[2] for p in group["params"]]
         n = min(widths, default=group["r"])
         if not 1 <= group["r"] <= n:

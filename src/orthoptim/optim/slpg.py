@@ -11,6 +11,7 @@ from orthoptim.base import SGD, Base, Direction, Kind, State
 from orthoptim.base.bb import step_length
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.validation import check_bool
 from orthoptim.views import Side, View, project_
 
 
@@ -92,6 +93,12 @@ class SLPG(Orthoptimizer):
         (gram,), _ = yield [y @ y.mH]
         c = stiefel.subtract_identity(gram)
         return Update(torch.baddbmm(y, c, y, alpha=-0.5)), stiefel.witness(c, c)
+
+    @staticmethod
+    def check_options(group: Mapping[str, Any]) -> None:
+        """See :meth:`Orthoptimizer.check_options`."""
+        check_bool("barzilai_borwein", group["barzilai_borwein"])
+        check_bool("project_at_end", group["project_at_end"])
 
     @torch.no_grad()
     def finish(self) -> None:

@@ -164,7 +164,7 @@ def drift_of(
         values = distance(param, view=view, side=side).reshape(-1).double().cpu()
         deficient = _count_deficient(param, view, side) if not bool((values < _MAYBE_DEFICIENT).all()) else 0
         skipped, clipped, rescued = _counts(state.get(param, {}))
-        distances = (float(values.mean()), float(values.max()))
+        distances = (float(values.mean()), float(values.max())) if len(values) else (0.0, 0.0)  # of an empty batch
         rows.append(Drift(index, len(values), *distances, skipped, clipped, rescued, deficient, name))
     return rows if per_parameter else [_together(rows, index, label(names))]
 

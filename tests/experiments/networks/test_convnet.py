@@ -18,7 +18,7 @@ def paper_size():
 
 
 def shapes(model, view):
-    (group,) = oo.param_groups(model, {CONVOLUTIONS: view})
+    (group,) = oo.param_groups(model, {CONVOLUTIONS: view}, rest=None)
     return [matrix_shape(param.shape, view, "auto")[:3] for _, param in group["params"]]
 
 

@@ -72,7 +72,7 @@ class Training(Problem):
 
     def parameters(self) -> list[dict[str, Any]]:
         """The weights under study, as param groups with their views."""
-        return oo.param_groups(self.model, self.weights)
+        return oo.param_groups(self.model, self.weights, rest=None)
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """See :meth:`Problem.begin`."""

@@ -1,0 +1,25 @@
+"""The names that options take, as types: a type checker finds a misspelt one.
+
+They stand below everything else, so that any module may import them. ``View`` and ``Side`` are in
+:mod:`orthoptim.views`.
+"""
+
+from typing import Literal, get_args
+
+LandingPolicy = Literal["safe", "strict", "half", "root", "argmin", "newton-schulz"]
+"""How :class:`orthoptim.POGO` lands, see :mod:`orthoptim.stiefel.landing`."""
+
+Metric = Literal["euclidean", "canonical"]
+"""Which gradient :class:`orthoptim.RGD` follows."""
+
+Retraction = Literal["qr", "polar", "cholesky"]
+"""How :class:`orthoptim.RGD` returns to the manifold."""
+
+Sampling = Literal["orthogonal", "permutation"]
+"""Which subspaces :class:`orthoptim.RSDM` draws."""
+
+Init = Literal["project", "random"]
+"""Which orthonormal matrices :func:`orthoptim.orthogonalize_` writes."""
+
+SAMPLINGS: tuple[str, ...] = get_args(Sampling)
+INITS: tuple[str, ...] = get_args(Init)
