@@ -10,6 +10,7 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import SGD
 from orthoptim.groups import Patterns, param_groups
+from orthoptim.literals import LandingPolicy
 from orthoptim.optim import checks
 from orthoptim.optim.inner import check_inner, step_inner
 from orthoptim.optim.orthoptimizer import Params
@@ -24,7 +25,7 @@ def wrap(
     constrained: Patterns | Params,
     *,
     model: nn.Module | None = None,
-    landing: str = "safe",
+    landing: LandingPolicy = "safe",
 ) -> "Wrapped":
     """Let any optimizer propose its steps, and take them on the manifold.
 
@@ -59,7 +60,7 @@ def wrap(
     if isinstance(constrained, Mapping):
         if model is None:
             raise TypeError("wrap with patterns needs the model whose parameters they name: wrap(..., model=model)")
-        constrained = param_groups(model, constrained, lr=1.0)
+        constrained = param_groups(model, constrained, lr=1.0, rest=None)
     return Wrapped(optimizer, constrained, landing)
 
 
@@ -70,7 +71,7 @@ class Wrapped(Optimizer):
     lander: POGO
     _positions: Positions
 
-    def __init__(self, optimizer: Optimizer, constrained: Params, landing: str) -> None:
+    def __init__(self, optimizer: Optimizer, constrained: Params, landing: LandingPolicy) -> None:
         groups = _listed(constrained)
         _refuse_strangers(optimizer, groups)  # before POGO repairs those that are nearly orthonormal
         lander = POGO(groups, 1.0, SGD(), landing=landing)
