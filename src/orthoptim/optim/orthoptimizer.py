@@ -1,7 +1,6 @@
 """The contract of every orthoptimizer: torch.optim on the outside, one pure function per method on the inside."""
 
 import inspect
-import warnings
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -24,6 +23,7 @@ from orthoptim.optim.resume import Loaded, read
 from orthoptim.optim.state import EntrySpec, apart, create, lay_together, specify, together
 from orthoptim.optim.telemetry import DriftTable, PlanTable, drift_of, names_of, plans_of
 from orthoptim.stiefel import Sums, Table, Unrolled
+from orthoptim.user_warnings import warn_user
 from orthoptim.views import Side, View, compute_dtype, full_precision, matrix_shape, real_dtype
 
 if TYPE_CHECKING:
@@ -479,11 +479,10 @@ class Orthoptimizer(Optimizer):
             index = next(i for i, other in enumerate(self.param_groups) if other is group)
             position = next(i for i, other in enumerate(group["params"]) if other is param)
             name = checks.parameter_name(group, position, f"group {index}")
-            warnings.warn(
+            warn_user(
                 f"{name} was far from orthonormal ({int(flag.sum())} of {len(flag)} matrices): it was written after "
                 "the optimizer was built. Steps bring it back and are counted as rescued in drift(); a matrix without "
-                "full rank does not step and is counted as skipped: call orthoptim.orthogonalize_ on it",
-                stacklevel=7,  # the line that calls step
+                "full rank does not step and is counted as skipped: call orthoptim.orthogonalize_ on it"
             )
 
     def _read(self, state_dict: StateDict) -> Loaded:

@@ -13,7 +13,6 @@ from orthoptim.distributed.agreement import agree
 from orthoptim.distributed.detect import is_dtensor
 from orthoptim.optim import checks, ordinary
 from orthoptim.optim.state import EntrySpec, entries
-from orthoptim.views import matrix_shape
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -29,7 +28,7 @@ class Loaded(NamedTuple):
     state: defaultdict[Any, Any]
 
 
-def check_saved(groups: Sequence[Group], state_dict: StateDict) -> None:
+def _check_saved(groups: Sequence[Group], state_dict: StateDict) -> None:
     """Refuse a state dict whose groups and parameters are not those of these groups."""
     for key, kind in (("param_groups", list | tuple), ("state", Mapping)):
         if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get(key), kind):
@@ -40,12 +39,15 @@ def check_saved(groups: Sequence[Group], state_dict: StateDict) -> None:
     owner: dict[Any, str] = {}
     for index, (group, saved) in enumerate(zip(groups, saved_groups, strict=True)):
         _check_saved_group(group, saved, index)
-        for position, (param, key) in enumerate(zip(group["params"], saved["params"], strict=True)):
+        for position, key in enumerate(saved["params"]):
             label = checks.parameter_name(group, position, f"group {index}")
             if key in owner:
                 raise ValueError(f"loaded state dict has one state, {key!r}, for {owner[key]} and {label}")
             owner[key] = label
-            _check_shapes(states.get(key, {}), param, group, label)
+            held = states.get(key, {})
+            if not isinstance(held, Mapping):
+                found = type(held).__name__
+                raise ValueError(f"loaded state dict has a {found} for the state of {label}: it must be a dict")
     strangers = [key for key, value in states.items() if key not in owner and isinstance(value, Mapping)]
     if strangers:
         raise ValueError(
@@ -80,18 +82,6 @@ def _check_saved_group(group: Group, saved: Any, index: int) -> None:
             )
 
 
-def _check_shapes(saved: Any, param: Tensor, group: Group, label: str) -> None:
-    """Refuse what can be the state of no parameter like this one."""
-    if not isinstance(saved, Mapping):
-        raise ValueError(f"loaded state dict has a {type(saved).__name__} for the state of {label}: it must be a dict")
-    shapes = [torch.Size(), torch.Size([1]), param.shape]
-    if group["algorithm"] not in ordinary.DEFAULTS:
-        shapes.append(matrix_shape(param.shape, group["view"], group["side"])[0])
-    for name, value in saved.items():
-        if isinstance(value, Tensor) and value.shape not in shapes:
-            raise ValueError(f"loaded state dict has a {name!r} of shape {tuple(value.shape)} for {label}")
-
-
 @torch.no_grad()
 def read(
     groups: Sequence[Group],
@@ -116,7 +106,7 @@ def read(
     work: list[tuple[Tensor, Group, Specs, dict[str, Any]]] = []
     error = None
     try:
-        check_saved(groups, state_dict)
+        _check_saved(groups, state_dict)
         for index, (group, saved) in enumerate(zip(groups, state_dict["param_groups"], strict=True)):
             new = _read_group(group, saved, index, complete)
             new_groups.append(new)

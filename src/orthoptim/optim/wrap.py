@@ -16,7 +16,6 @@ from orthoptim.optim.inner import check_inner, step_inner
 from orthoptim.optim.orthoptimizer import Params
 from orthoptim.optim.pogo import POGO
 from orthoptim.optim.positions import Positions
-from orthoptim.optim.resume import check_saved
 from orthoptim.optim.telemetry import DriftTable, PlanTable, names_of
 
 
@@ -229,14 +228,9 @@ class Wrapped(Optimizer):
             state_dict = before(self, state_dict) or state_dict
         if "landing" not in state_dict:
             raise ValueError("loaded state dict has no 'landing': it was not saved by a wrapped optimizer")
-        check_saved(self.lander.param_groups, state_dict["landing"])
-        former = self.inner.state_dict()
+        self.lander.check_state_dict(state_dict["landing"])  # before anything changes
         self.inner.load_state_dict({key: value for key, value in state_dict.items() if key != "landing"})
-        try:
-            self.lander.load_state_dict(state_dict["landing"])
-        except Exception:
-            self.inner.load_state_dict(former)
-            raise
+        self.lander.load_state_dict(state_dict["landing"])
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
