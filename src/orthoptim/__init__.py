@@ -1,6 +1,7 @@
 """orthoptim: optimize orthogonal and unitary matrices at scale."""
 
 from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
+from orthoptim.checkpoint import save
 from orthoptim.distributed.placement import long_dim_placement
 from orthoptim.groups import orthogonalize_, param_groups
 from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Plan, Update, wrap
@@ -31,5 +32,6 @@ __all__ = [
     "orthogonalize_",
     "param_groups",
     "project_",
+    "save",
     "wrap",
 ]

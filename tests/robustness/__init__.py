@@ -1,0 +1,1 @@
+"""What happens to a run from outside: kills, full disks, threads, forks, global settings, exceptions."""
