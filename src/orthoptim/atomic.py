@@ -12,6 +12,8 @@ from typing import BinaryIO
 PREFIX_BYTES = 200
 """How much of a file's name its temporary one repeats: file systems allow 255 bytes."""
 
+_ATTEMPTS = 100
+
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
@@ -51,12 +53,18 @@ def write(path: Path, data: bytes) -> None:
     Raises:
         OSError: If the folder or the file cannot be written; it names the file.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    with replacing(path) as file:
-        file.write(data)
+    for attempt in range(_ATTEMPTS):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        try:
+            with replacing(path) as file:
+                file.write(data)
+            return
+        except FileNotFoundError:  # another process has removed the folder, empty as it was, in between
+            if attempt + 1 == _ATTEMPTS:
+                raise
 
 
 def _mode(target: Path) -> int | None:

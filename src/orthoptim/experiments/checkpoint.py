@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from orthoptim.experiments import atomic
+from orthoptim import atomic
 from orthoptim.experiments.filenames import refuse_link
 from orthoptim.experiments.results import ResultsError
 

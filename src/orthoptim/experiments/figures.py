@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from orthoptim.experiments.atomic import write
+from orthoptim.atomic import write
 from orthoptim.experiments.curves import LOST, Curve, Floats, average, by_method, estimate, finished, last
 from orthoptim.experiments.panels import Panel
 from orthoptim.experiments.results import Trial

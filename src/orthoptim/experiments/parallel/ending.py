@@ -5,7 +5,7 @@ import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orthoptim.experiments import atomic
+from orthoptim import atomic
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orthoptim.experiments.atomic import write
+from orthoptim.atomic import write
 from orthoptim.experiments.figures import save_figure
 from orthoptim.experiments.filenames import refuse_link
 from orthoptim.experiments.report.page import render
