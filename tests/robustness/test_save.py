@@ -123,7 +123,7 @@ def test_whatever_fails_leaves_the_old_file(path, function, error, monkeypatch):
 
 
 def test_what_cannot_be_pickled_leaves_the_old_file(path):
-    with unchanged(path), pytest.raises(Exception, match="pickle|local object"):
+    with unchanged(path), pytest.raises(Exception, match=r"pickle|local object"):
         oo.save({"tensor": torch.ones(1000), "function": lambda: None}, path)
 
 
@@ -192,7 +192,7 @@ def test_what_is_no_ordinary_file_is_not_replaced(tmp_path):
 
 
 def test_an_open_file_is_refused(path):
-    with path.open("ab") as file, pytest.raises(TypeError, match="path must be a str or os.PathLike, but got Buffered"):
+    with path.open("ab") as file, pytest.raises(TypeError, match=r"a str or os\.PathLike, but got Buffered"):
         oo.save({}, file)
 
 
