@@ -23,7 +23,8 @@ import torch
 import orthoptim as oo
 from tests.robustness.run import Run, digest
 
-LONGEST = 0.1  # seconds from the first step to the kill
+SAVES = 3  # a process is killed during one of its first saves, or soon after
+LONGEST = 0.05  # seconds from the beginning of that save to the kill
 
 
 @dataclass
@@ -44,14 +45,12 @@ def kill(count: int, seed: int, folder: Path, save: Callable[..., None] = oo.sav
     path, counts = folder / "last.pt", Counts()
     held: list[tuple[int, str]] = []
     for _ in range(count):
-        _live(path, save, moments.uniform(0, LONGEST))
+        _live(path, save, moments.randint(1, SAVES), moments.uniform(0, LONGEST))
         counts.kills += 1
         torn = list(folder.glob(".last.pt.*.tmp"))
         counts.while_saving += len(torn)
         for each in torn:
             each.unlink()
-        if not path.exists():  # the first save did not end
-            continue
         try:
             state = torch.load(path, weights_only=True)
         except Exception:
@@ -61,34 +60,36 @@ def kill(count: int, seed: int, folder: Path, save: Callable[..., None] = oo.sav
             held.append((state["steps"], digest(state)))
     counts.steps = max((steps for steps, _ in held), default=0)
     whole = _uninterrupted(counts.steps)
-    counts.identical = sum(whole[steps] == bits for steps, bits in held) + (count - counts.unreadable - len(held))
+    counts.identical = sum(whole[steps] == bits for steps, bits in held)
     return counts
 
 
-def _live(path: Path, save: Callable[..., None], seconds: float) -> None:
-    """Start a process, wait until it has resumed, and kill it after so many seconds."""
+def _live(path: Path, save: Callable[..., None], saves: int, seconds: float) -> None:
+    """Start a process, and kill it so many seconds after the beginning of a save."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(ours)
             run = Run()
+            if not path.exists():
+                save(run.state(), path)
             run.resume(path)
-            os.write(theirs, b"1")
             while True:
                 run.step()
+                os.write(theirs, b"1")
                 save(run.state(), path)
         except BaseException as error:
             print(f"the process ended by itself: {error!r}", file=sys.stderr)
         finally:
             os._exit(1)
     os.close(theirs)
-    ready = os.read(ours, 1)
-    os.close(ours)
+    begun = [os.read(ours, 1) for _ in range(saves)]
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
+    os.close(ours)
     _, status = os.waitpid(child, 0)
-    if not ready or not os.WIFSIGNALED(status):
+    if not all(begun) or not os.WIFSIGNALED(status):
         raise RuntimeError("a process ended before it was killed")
 
 

@@ -41,9 +41,7 @@ class Run:
         }
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint, if there is one."""
-        if not path.exists():
-            return
+        """Go on from a checkpoint."""
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.opt.load_state_dict(state["optimizer"])
