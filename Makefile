@@ -4,7 +4,10 @@ BIN := .venv/bin
 # Two workers with two torch threads each are ten times slower than with one: see tests/conftest.py.
 WORKERS ?= 2
 
-.PHONY: demo test soak bench lint install clean
+# The library without its experiments and benchmarks: what coverage is measured of.
+LIBRARY := tests src/orthoptim $(addprefix --ignore=,tests/experiments tests/test_bench.py src/orthoptim/experiments src/orthoptim/bench)
+
+.PHONY: demo test test-floor kills coverage soak bench lint install clean
 
 # Two experiments of the paper, small: figures and a page to look at. What is in results/ already is not run again.
 demo: install
@@ -14,6 +17,18 @@ demo: install
 
 test: install lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+
+# What depends most on torch's version, with the oldest one that pyproject.toml allows: constraints-floor.txt.
+test-floor: .venv-floor/installed
+	.venv-floor/bin/pytest -n $(WORKERS) --dist loadgroup tests/optim/test_compile.py tests/stiefel tests/conformance tests/robustness
+
+# 100 processes killed while they save: what is left loads, and resumes to the same bits.
+kills: install
+	$(BIN)/python -m tests.robustness.kills --count 100 --seed 0
+
+# Branch coverage of the library; fails below the figure in pyproject.toml.
+coverage: install
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term $(LIBRARY)
 
 # What takes minutes: the same claims at larger sizes.
 soak: install
@@ -28,6 +43,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 
 install: .venv/installed
 
@@ -38,5 +54,13 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
+.venv-floor/installed: pyproject.toml constraints.txt constraints-floor.txt
+	$(PYTHON) -m venv .venv-floor
+	grep -v '^torch==' constraints.txt > .venv-floor/constraints.txt
+	.venv-floor/bin/pip install --quiet --disable-pip-version-check --requirement constraints-floor.txt
+	.venv-floor/bin/pip install --quiet --disable-pip-version-check --constraint .venv-floor/constraints.txt \
+		--constraint constraints-floor.txt --editable . pytest pytest-xdist hypothesis numpy
+	touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .venv-floor .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* dist build

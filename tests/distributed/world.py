@@ -59,10 +59,13 @@ class World:
         return answers
 
     def close(self) -> None:
+        """Let the processes end, which is when coverage saves what it saw, and kill those that hang."""
         self.alive = False
+        for pipe in self._pipes:
+            pipe.close()
         for process in self._processes:
+            process.join(5)
             process.kill()
-        for process in self._processes:
             process.join()
         self._folder.cleanup()
 
