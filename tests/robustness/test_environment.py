@@ -184,3 +184,17 @@ def test_a_first_step_in_inference_mode(make):
     with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
         opt.step()
     assert_same(params, others)
+
+
+@pytest.mark.parametrize("setting", [*SETTINGS.values(), torch.inference_mode], ids=[*SETTINGS, "inference_mode"])
+def test_a_setting_around_a_wrapped_step_changes_nothing(setting):
+    params = make_params()
+    others = clones(params)
+    opt, other = (oo.wrap(torch.optim.NAdam(each, lr=0.05), each) for each in (params, others))
+    for t in range(4):
+        set_gradients(params, t)
+        set_gradients(others, t)
+        with setting() if t == 2 else contextlib.nullcontext():
+            opt.step()
+        other.step()
+    assert_same(params, others)
