@@ -131,3 +131,25 @@ def test_is_orthogonal_takes_a_tolerance():
 def test_half_precision_noise_is_not_taken_for_orthogonality():
     assert not oo.is_orthogonal(torch.randn(512, 512, dtype=torch.bfloat16) / 512**0.5)
     assert oo.is_orthogonal(oo.project_(torch.randn(128, 128, dtype=torch.bfloat16)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "view", "side", "message"),
+    [
+        ((3, 3), "matrices", "auto", "Invalid view: 'matrices'; choose one of matrix, filters, kernels"),
+        ((3, 3), "matrix", "left", "Invalid side: 'left'; choose one of auto, rows, columns"),
+        ((3,), "matrix", "auto", "has 1 dims, but a matrix has two"),
+        ((3, 3), "kernels", "auto", "has 2 dims, but view 'kernels' is of 4-d weights"),
+        ((3, 0), "matrix", "auto", "has no entries"),
+        ((3, 2), "matrix", "rows", "is seen as 3×2, whose rows are too many"),
+        ((2, 1, 1), "filters", "rows", "is seen as 2×1, whose rows are too many"),
+    ],
+)
+def test_what_cannot_be_seen_so_is_refused(shape, view, side, message):
+    with pytest.raises(ValueError, match=message):
+        views.matrix_shape(torch.Size(shape), view, side)
+
+
+def test_project_of_integers_is_refused():
+    with pytest.raises(TypeError, match=r"cannot project a tensor of dtype torch\.int64"):
+        oo.project_(torch.ones(2, 2, dtype=torch.int64))
