@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orthoptim.experiments import atomic
+from orthoptim import atomic
 from orthoptim.experiments.results import ResultsError, RunFile, load
 
 from .test_results import HEADER, write
