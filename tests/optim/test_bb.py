@@ -78,7 +78,7 @@ def test_agrees_with_its_oracle_over_50_steps(dtype):
     """Both step from the same points: the iteration is chaotic, and two runs part after some twenty steps."""
     param = point(3, 4, 6, dtype=dtype)
     directions = [oracles.BB() for _ in range(3)]
-    opt = oo.POGO([param], base=oo.BB())
+    opt = oo.POGO([param], base=oo.BB(), landing="safe")
     for t in range(50):
         if t % 5 == 0:  # before the optimum is reached, another function
             target = torch.randn(3, 4, 6, dtype=dtype)
@@ -113,6 +113,70 @@ def test_a_start_at_a_stationary_point_stays_there():
         param.grad = param.detach().clone()
         opt.step()
     torch.testing.assert_close(param.detach(), torch.eye(3, 5))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 1, 1), (3, 3)])
+@pytest.mark.parametrize("normal", [1.0, 1e3, 1e30])
+def test_a_relative_gradient_of_exactly_zero_moves_nothing_and_skips_nothing(shape, normal):
+    param = torch.nn.Parameter(torch.eye(shape[-1]).expand(shape).clone())
+    before = param.detach().clone()
+    opt = oo.POGO([param], base=oo.BB())
+    for t in range(3):
+        param.grad = normal * (t + 1) * before
+        opt.step()
+    assert torch.equal(param, before)
+    assert opt.drift()[0].skipped == 0
+
+
+def test_a_matrix_without_a_direction_so_far_moves_when_there_is_one():
+    param = torch.nn.Parameter(torch.eye(3))
+    opt = oo.POGO([param], base=oo.BB())
+    for t in range(4):
+        param.grad = torch.eye(3) if t < 2 else torch.tensor([[0.0, 1, 0], [0, 0, 1], [0, 0, 0]])
+        opt.step()
+    assert float((param.detach() - torch.eye(3)).abs().max()) > 0.01
+    assert oo.distance(param) < 1e-5
+
+
+def test_an_almost_normal_gradient_leaps_as_far_as_its_relative_gradient_says():
+    """ηR is of order one where ηG would overflow."""
+    param = torch.nn.Parameter(torch.eye(3))
+    opt = oo.POGO([param], base=oo.BB())
+    param.grad = 1e10 * torch.eye(3)
+    param.grad[0, 1] = 1e-29
+    opt.step()
+    assert opt.drift()[0].skipped == 0
+    assert torch.isfinite(param).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_by_default_it_stays_on_the_manifold(seed):
+    for problem in (pca(75, 100, "code", seed), pca(75, 100, "paper", seed), procrustes(50, seed)):
+        x = torch.nn.Parameter(problem.start.clone())
+        opt = oo.POGO([x], base=oo.BB())
+        for _ in range(60):
+            x.grad = problem.gradient(x.detach())
+            opt.step()
+            assert float(torch.linalg.matrix_norm(x.detach() @ x.detach().mT - torch.eye(len(x)), 2)) < 1.6e-6
+
+
+def test_a_group_is_told_the_landing_its_base_asks_for():
+    one, two, three, four = (point(4, 6, seed=seed) for seed in range(4))
+    groups = [
+        {"params": [one]},
+        {"params": [two], "base": oo.VAdam(), "lr": 0.1},
+        {"params": [three], "landing": "safe"},
+        {"params": [four], "landing": None},
+    ]
+    opt = oo.POGO(groups, base=oo.BB())
+    assert [group["landing"] for group in opt.param_groups] == ["strict", "safe", "safe", "strict"]
+    assert oo.POGO([one], 0.1).param_groups[0]["landing"] == "safe"
+
+
+@pytest.mark.parametrize("landing", ["half", "root", "argmin", "newton-schulz"])
+def test_landings_that_do_not_clip_are_refused(landing):
+    with pytest.raises(ValueError, match=f"'{landing}' does not clip leaps.*BB.*'strict' or 'safe'"):
+        oo.POGO([point(4, 6)], base=oo.BB(), landing=landing)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])

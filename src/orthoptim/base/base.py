@@ -57,14 +57,18 @@ class Base(ABC):
         normalized: whether the norm of its direction is of order one for any gradient.
         entrywise: whether the direction of an entry depends on the other entries through :meth:`statistic` alone,
             and that enters only the factor of the direction and the state of each matrix, not that of entries.
+        linear: whether the direction is a linear combination of the gradients, as that of momentum is.
         default_lr: the learning rate to take when none is given; None: there must be one.
+        default_landing: the landing that POGO takes when none is given; None: POGO's own default.
         hyperparameters: plain values, by the names torch.optim uses.
     """
 
     name: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
     default_lr: ClassVar[float | None] = None
+    default_landing: ClassVar[str | None] = None
     normalized: ClassVar[bool] = False
+    linear: ClassVar[bool] = False
     entrywise: ClassVar[bool] = False
     _registry: ClassVar[dict[str, type["Base"]]] = {}
 

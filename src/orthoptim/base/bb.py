@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base.base import Base, Direction, Kind, State
-from orthoptim.stiefel import inner, relative_gradient
+from orthoptim.stiefel import inner, max_entry, norm, relative_gradient
 
 # The first leap, ‖ηR‖_F = √p/10, has nothing to go by: a tenth of a radian for each row.
 _FIRST = 0.1
@@ -22,18 +22,23 @@ class BB(Base):
         G = η_t ∇f(X_t),\qquad η_t = \left|\frac{⟨S,S⟩}{⟨S,Y⟩}\right| \text{ for even } t,\quad
         \left|\frac{⟨S,Y⟩}{⟨Y,Y⟩}\right| \text{ for odd } t.
 
-    A quotient that is not finite and positive leaves η as it was. Being a scalar factor, it keeps POGO equivariant and
-    all guarantees of landing. Not for stochastic gradients: Y would be mostly noise.
+    A quotient that is not finite and positive leaves η as it was; where R has been zero so far, X stays. Being a scalar
+    factor, it keeps POGO equivariant and all guarantees of landing. Not for stochastic gradients: Y would be mostly
+    noise.
+
+    Long quotients leap far: POGO lands BB's leaps with ``landing="strict"`` unless told otherwise, which costs no
+    iterations, and refuses the landings that do not clip.
 
     Example:
         >>> import orthoptim as oo
         >>> opt = oo.POGO([torch.nn.Parameter(torch.eye(3))], base=oo.BB())
-        >>> opt.param_groups[0]["lr"]
-        1.0
+        >>> opt.param_groups[0]["lr"], opt.param_groups[0]["landing"]
+        (1.0, 'strict')
     """
 
     name = "bb"
     default_lr = 1.0
+    default_landing = "strict"
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,18 +54,32 @@ class BB(Base):
     ) -> tuple[Direction, State]:
         """See :meth:`Base.direction`."""
         r = relative_gradient(x, grad)
-        eta = step_length(x, r, state["last_point"], state["last_relative_gradient"], state["step_length"], t)
+        long, short = quotients(x - state["last_point"], r - state["last_relative_gradient"])
+        eta = step_length(torch.where(t % 2 == 0, long, short), r, state["step_length"], t)
+        # an almost normal gradient is far larger than R: ηG must not overflow where ηR is of order one
+        info = torch.finfo(eta.dtype)
+        eta = torch.minimum(eta, info.max**0.5 / max_entry(grad).clamp_min(info.tiny))
         return Direction(grad, eta), {"last_point": x, "last_relative_gradient": r, "step_length": eta}
 
 
-def step_length(x: Tensor, r: Tensor, last_x: Tensor, last_r: Tensor, last_eta: Tensor, t: Tensor) -> Tensor:
-    """η for each matrix, from two points and two directions of descent."""
-    s, y = x - last_x, r - last_r
+def quotients(s: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The long |⟨S,S⟩/⟨S,Y⟩| and the short |⟨S,Y⟩/⟨Y,Y⟩| of each matrix."""
     sy = inner(s, y)
-    quotient = torch.where(t % 2 == 0, inner(s, s) / sy, sy / inner(y, y)).abs()
+    return (inner(s, s) / sy).abs(), (sy / inner(y, y)).abs()
+
+
+def step_length(quotient: Tensor, d: Tensor, last: Tensor, t: Tensor) -> Tensor:
+    """η for each matrix: the quotient where it is finite and positive, else the last η.
+
+    Args:
+        quotient: of the last two points.
+        d: the direction of descent, which gives the scale of the first step.
+        last: the last η; zero where the direction has been zero so far.
+        t: the number of this step, from 1.
+    """
+    size = norm(d)
+    first = _FIRST * d.shape[-2] ** 0.5 / size.clamp_min(torch.finfo(quotient.dtype).tiny)
+    # a stationary point has no scale: stay there until there is a direction
+    first = torch.where(size > 0, first, 0.0)
     usable = torch.isfinite(quotient) & (quotient > 0)
-    tiny = torch.finfo(quotient.dtype).tiny
-    first = _FIRST * x.shape[-2] ** 0.5 / torch.linalg.matrix_norm(r).clamp_min(tiny)
-    # a start at a stationary point has no scale: leave it there
-    first = torch.where(torch.isfinite(first), first, 1.0)
-    return torch.where(t == 1, first, torch.where(usable, quotient, last_eta))
+    return torch.where((t == 1) | (last == 0), first, torch.where(usable, quotient, last))

@@ -28,6 +28,7 @@ class SGD(Base):
 
     name = "sgd"
     entrywise = True
+    linear = True
 
     def __init__(self, momentum: float = 0, dampening: float = 0, nesterov: bool = False) -> None:
         check_nonnegative("momentum", momentum)

@@ -65,7 +65,7 @@ def refuse_without_effect(group: dict[str, Any], options: Collection[str], label
 
 
 def group_defaults(group: dict[str, Any], defaults: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-    """What a new group has that is not given; takes its base optimizer out of it, and an ``lr`` of ``None``.
+    """What a new group has that is not given; takes its base optimizer out of it, and what is ``None`` there.
 
     Args:
         group: what is given.
@@ -79,14 +79,18 @@ def group_defaults(group: dict[str, Any], defaults: Mapping[str, Any], own: Coll
             base = Base.named(base)()
         others = set(_keys(Base.named(defaults["base"]), own).values())
         defaults = {key: value for key, value in defaults.items() if key not in others} | dissolve(base, own)
-    if group.get("lr") is None:
-        group.pop("lr", None)
-    lr = group.get("lr", defaults["lr"])
-    if lr is None:
-        lr = Base.named(defaults["base"]).default_lr
-    if lr is None:
-        raise ValueError("parameter group didn't specify a value of required optimization parameter lr")
-    return {**defaults, "lr": lr}
+    # None means what suits the base
+    for name in {"lr", "landing"} & defaults.keys():
+        if group.get(name) is None:
+            group.pop(name, None)
+    base_class = Base.named(defaults["base"])
+    if group.get("lr", defaults["lr"]) is None:
+        if base_class.default_lr is None:
+            raise ValueError("parameter group didn't specify a value of required optimization parameter lr")
+        defaults["lr"] = base_class.default_lr
+    if defaults.get("landing", "") is None:
+        defaults["landing"] = base_class.default_landing or "safe"
+    return defaults
 
 
 def _keys(base: type[Base], own: Collection[str]) -> dict[str, str]:

@@ -8,11 +8,15 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
-from orthoptim.base.bb import step_length
+from orthoptim.base.bb import quotients, step_length
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.validation import check_bool
 from orthoptim.views import Side, View, project_
+
+# Beyond 5 one landing maps an eigenvalue 1 + c of YYᴴ to a larger one: (1 − c/2)²(1 + c) > 1 + c.
+_REACH = 5.0
+_POLICY = stiefel.policy("half")._replace(reach=_REACH)
 
 
 class SLPG(Orthoptimizer):
@@ -22,13 +26,16 @@ class SLPG(Orthoptimizer):
         D = G - \operatorname{Sym}(GX^H)X,\quad Y = X - ηD,\qquad X ← (\tfrac32 I - \tfrac12 YY^H)Y
 
     POGO's nearest relative: the same landing with λ = ½, but off the manifold D has a normal component where the
-    relative gradient has none. Only matrix products; feasible for small steps, and diverges for large ones.
+    relative gradient has none. Only matrix products; feasible for small steps, and far away for large ones. A Y with
+    ‖YYᴴ‖₂ > 5, from which landings diverge, is scaled down first and counted as rescued: a matrix of full rank that was
+    written far from the manifold comes back.
 
     Args:
         params: parameters, named parameters or param groups; every option below may also be set per group.
         lr: η.
         base: turns the gradient into the direction G.
-        barzilai_borwein: multiply η by the Barzilai–Borwein step length of (X, D); for deterministic problems, lr = 1.
+        barzilai_borwein: multiply η by the short Barzilai–Borwein step length |⟨S,Y⟩/⟨Y,Y⟩|, S and Y the last changes
+            of X and D, and land twice, as the authors' package does; for deterministic problems, with lr = 1.
         project_at_end: :meth:`finish` then projects onto the manifold.
         view: see :class:`POGO`.
         side: see :class:`POGO`.
@@ -75,10 +82,15 @@ class SLPG(Orthoptimizer):
         """See :meth:`Orthoptimizer.update`."""
         d = stiefel.tangent(x, direction.whole())
         if not group["barzilai_borwein"]:
-            return Update(stiefel.newton_schulz_step(x - lr * d))
-        length = step_length(x, d, state["slpg_point"], state["slpg_direction"], state["slpg_length"], t)
+            y = x - lr * d
+            new, rescued, _ = scale_and_land(y, y @ y.mH)
+            return Update(new, rescued=rescued)
+        _, short = quotients(x - state["slpg_point"], d - state["slpg_direction"])
+        length = step_length(short, d, state["slpg_length"], t)
         y = x - lr * length[..., None, None] * d
-        return Update(stiefel.newton_schulz_step(y), {"slpg_point": x, "slpg_direction": d, "slpg_length": length})
+        new, rescued, _ = scale_and_land(y, y @ y.mH)
+        new = stiefel.newton_schulz_step(new)
+        return Update(new, {"slpg_point": x, "slpg_direction": d, "slpg_length": length}, rescued=rescued)
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
@@ -91,8 +103,8 @@ class SLPG(Orthoptimizer):
         (b,), scale = yield [x @ g.mH]
         y = stiefel.tangent_leap(x, g, b, lr if scale is None else lr * scale)
         (gram,), _ = yield [y @ y.mH]
-        c = stiefel.subtract_identity(gram)
-        return Update(torch.baddbmm(y, c, y, alpha=-0.5)), stiefel.witness(c, c)
+        new, rescued, witness = scale_and_land(y, gram)
+        return Update(new, rescued=rescued), witness
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -107,3 +119,20 @@ class SLPG(Orthoptimizer):
             if group.get("project_at_end"):
                 for param in group["params"]:
                     project_(param, view=group["view"], side=group["side"])
+
+
+def scale_and_land(y: Tensor, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """X⁺ = (3/2 I − ½YYᴴ)Y, which Y had to be scaled down first, and a number for each that is finite only if X⁺ is.
+
+    Args:
+        y: the matrices, or some of their columns; their memory is used.
+        gram: YYᴴ; its memory is used.
+    """
+    mean = gram.diagonal(dim1=-2, dim2=-1).real.mean(-1)
+    # the norm bounds the largest eigenvalue
+    scale = torch.where(mean > _REACH, (2 / stiefel.norm(gram)).sqrt(), 1)
+    y = y.mul_(scale[:, None, None])
+    c = stiefel.subtract_identity(gram.mul_((scale * scale)[:, None, None]))
+    q, rescued = stiefel.land(c, _POLICY)
+    new = torch.baddbmm(y, q, y)
+    return new, rescued | (scale < 1), q.real.sum((-2, -1)) + mean
