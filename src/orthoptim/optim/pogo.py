@@ -36,7 +36,8 @@ class POGO(Orthoptimizer):
         base: turns the gradient into the direction.
         landing: ``"safe"``, ``"strict"`` (within 1.5e-6 and rounding, for any gradients), ``"half"`` (the paper's
             λ = ½), ``"root"`` (the paper's quartic), ``"argmin"`` (the best λ) or ``"newton-schulz"``
-            (``landing_steps`` times λ = ½).
+            (``landing_steps`` times λ = ½). By default ``"safe"``, or what the base asks for: ``"strict"`` with
+            :class:`BB`, which takes no landing that does not clip.
         landing_steps: the number of landings of ``"newton-schulz"``.
         view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"filters"``, the first dim
             against the rest; ``"kernels"``, the k×k kernels of a convolution.
@@ -65,7 +66,7 @@ class POGO(Orthoptimizer):
         lr: float | Tensor | None = None,
         base: Base = VAdam(),  # noqa: B008  (never changed)
         *,
-        landing: LandingPolicy = "safe",
+        landing: LandingPolicy | None = None,
         landing_steps: int = 2,
         view: View = "matrix",
         side: Side = "auto",
@@ -127,3 +128,8 @@ class POGO(Orthoptimizer):
         """See :meth:`Orthoptimizer.check_options`."""
         check_choice("landing", group["landing"], stiefel.POLICIES)
         check_positive_integer("landing_steps", group["landing_steps"])
+        if group["base"] == "bb" and stiefel.policy(group["landing"]).clip is None:
+            raise ValueError(
+                f"Invalid landing: {group['landing']!r} does not clip leaps, and those of BB can be of any length; "
+                "choose 'strict' or 'safe'"
+            )
