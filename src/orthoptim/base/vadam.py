@@ -20,6 +20,11 @@ class VAdam(Base):
 
     It is equivariant under X → O₁XO₂, and ‖G‖_F is about one: the learning rate is the length of the leap.
 
+    Like Adam it remembers an outlier for 1/(1−β₂) steps times the logarithm of its size: after one finite gradient 10²⁰
+    times as large as the others, a matrix hardly moves for tens of thousands of steps. These steps are taken, not
+    skipped, so that no counter shows them. Where gradients have such outliers, clip them
+    (``torch.nn.utils.clip_grad_norm_``).
+
     Args:
         betas: β₁ and β₂.
         eps: ε.
