@@ -22,7 +22,9 @@ class LandingPC(Orthoptimizer):
         X ← X - η(R + λ(XX^H - I)X),\qquad \text{then } X ← \operatorname{polar}(X) \text{ where } ‖XX^H - I‖_F > τ
 
     This is a reconstruction from a description by its authors, not a port of their code: the field of :class:`Landing`
-    with VAdam's direction, a fixed η, and a projection as the only safeguard. Feasible in the limit, if η is small.
+    with VAdam's direction, a fixed η, and a projection as the only safeguard. Feasible in the limit, if η is small. A
+    matrix that was written far from the manifold is projected by its next step (and counted as clipped), unless it has
+    no full rank: then it stays as it is and is counted as skipped. With ``tau=None`` nothing brings it back.
 
     Args:
         params: parameters, named parameters or param groups; every option below may also be set per group.
@@ -83,7 +85,7 @@ class LandingPC(Orthoptimizer):
         x = x - lr * landing_field(x, g, lam)[0] if group["coupled"] else x - landing_field(x, lr * g, lam)[0]
         if group["tau"] is None:
             return Update(x)
-        far = stiefel.distance(x) > group["tau"]
+        far = ~(stiefel.distance(x) <= group["tau"])  # also where XXᴴ overflows
         return Update(stiefel.project_where(far, x), clipped=far)
 
     @classmethod
@@ -105,8 +107,9 @@ class LandingPC(Orthoptimizer):
         c = stiefel.subtract_identity(gram.clone())
         if group["tau"] is None:
             return Update(x), stiefel.witness(c, c)
-        far = stiefel.norm(c) > group["tau"]
-        return Update(project_columns(x, gram, far), clipped=far), stiefel.witness(c, c)
+        far = ~(stiefel.norm(c) <= group["tau"])
+        x, witness = stiefel.project_columns_where(far, x, gram)
+        return Update(x, clipped=far), witness
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -115,13 +118,3 @@ class LandingPC(Orthoptimizer):
         check_bool("coupled", group["coupled"])
         if group["tau"] is not None:  # which never projects
             check_positive("tau", group["tau"])
-
-
-def project_columns(x: Tensor, gram: Tensor, far: Tensor) -> Tensor:
-    """Columns of the nearest points of those matrices that are far, given XXᴴ."""
-    chosen = far.nonzero(as_tuple=True)[0]
-    if chosen.numel() == 0:
-        return x
-    root = stiefel.inverse_root(gram[chosen])
-    c = stiefel.subtract_identity(root @ gram[chosen] @ root)
-    return x.index_put((chosen,), (root - 0.5 * c @ root) @ x[chosen])

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from orthoptim import stiefel
@@ -21,7 +20,9 @@ class RGD(Orthoptimizer):
     .. math::
         D = G - \operatorname{Sym}(GX^H)X,\qquad X ← \operatorname{retract}(X - ηD)
 
-    On the manifold always; the price is a matrix decomposition in every step.
+    On the manifold always; the price is a matrix decomposition in every step. Where X − ηD has no full rank to working
+    precision, or is not finite, there is nothing to retract to: that matrix stays as it is and is counted as skipped. A
+    matrix that was written far from the manifold is brought back by its next step.
 
     Args:
         params: parameters, named parameters or param groups; every option below may also be set per group.
@@ -89,10 +90,10 @@ class RGD(Orthoptimizer):
         (b,), scale = yield [x @ g.mH]
         y = stiefel.tangent_leap(x, g, b, lr if scale is None else lr * scale, group["metric"])
         (gram,), _ = yield [y @ y.mH]
-        rows = stiefel.retract(y, gram, group["retraction"])
+        rows = stiefel.whitening(gram, group["retraction"]) @ y
         (again,), _ = yield [rows @ rows.mH]
-        c = stiefel.subtract_identity(again)
-        return Update(torch.baddbmm(rows, c, rows, alpha=-0.5)), stiefel.witness(c, c) + gram.real.sum((-2, -1))
+        factor = stiefel.whitening(again, group["retraction"])
+        return Update(factor @ rows), factor.real.sum((-2, -1))
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
-from orthoptim.stiefel.columns import Sums, inverse_root, largest, pogo_columns, retract, tangent_leap, witness
+from orthoptim.stiefel.columns import Sums, largest, pogo_columns, tangent_leap, witness
 from orthoptim.stiefel.geometry import (
     as_real,
     defect,
@@ -19,7 +19,7 @@ from orthoptim.stiefel.geometry import (
 from orthoptim.stiefel.landing import POLICIES, Policy, Rescue, land, policy, rescue
 from orthoptim.stiefel.plan import block_size, choose, cost
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
-from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_where, tangent
+from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_columns_where, project_where, tangent, whitening
 from orthoptim.stiefel.steps import FORMS, Step, pogo_step
 from orthoptim.stiefel.unrolled import Table, Unrolled, unrolled
 
@@ -41,7 +41,6 @@ __all__ = [
     "defect",
     "distance",
     "inner",
-    "inverse_root",
     "is_deficient",
     "land",
     "largest",
@@ -54,11 +53,11 @@ __all__ = [
     "pogo_columns",
     "pogo_step",
     "policy",
+    "project_columns_where",
     "project_where",
     "random",
     "relative_gradient",
     "rescue",
-    "retract",
     "row_qr",
     "skew",
     "square_norm",
@@ -67,5 +66,6 @@ __all__ = [
     "tangent",
     "tangent_leap",
     "unrolled",
+    "whitening",
     "witness",
 ]

@@ -66,28 +66,6 @@ def tangent_leap(x: Tensor, g: Tensor, b: Tensor, factor: Tensor, metric: str = 
     return torch.baddbmm(x - factor * g, factor * (sym(b) if metric == "euclidean" else b), x)
 
 
-def retract(y: Tensor, gram: Tensor, retraction: str) -> Tensor:
-    """Columns of the retraction of Y, given YYᴴ; up to rounding in YYᴴ, so that a Newton–Schulz step should follow.
-
-    ``qr`` is ``cholesky``: of YYᴴ = LLᴴ, L is the adjoint of the R with positive diagonal.
-    """
-    if retraction == "polar":
-        return inverse_root(gram) @ y
-    lower, _ = torch.linalg.cholesky_ex(gram)
-    rows: Tensor = torch.linalg.solve_triangular(lower, y, upper=False)
-    return rows
-
-
-def inverse_root(gram: Tensor) -> Tensor:
-    """(YYᴴ)^(−½), which takes Y to its polar factor; the identity where YYᴴ is not finite."""
-    finite = torch.isfinite(gram.sum((-2, -1)))[:, None, None]
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    values, vectors = torch.linalg.eigh(torch.where(finite, gram, identity))  # it raises on NaN
-    root = values.clamp_min(torch.finfo(values.dtype).tiny).rsqrt()
-    product: Tensor = (vectors * root[:, None, :]) @ vectors.mH
-    return product
-
-
 def witness(c: Tensor, q: Tensor) -> Tensor:
     """A number for each matrix that is finite only if the entries of M + QM, MMᴴ = I + C, are."""
     square = c.diagonal(dim1=-2, dim2=-1).real.sum(-1) + c.shape[-1]  # ‖M‖²

@@ -28,11 +28,15 @@ def row_qr(y: Tensor) -> Tensor:
 
     The phases matter: without them Q is neither Haar-distributed for a Gaussian Y nor continuous in Y.
     """
+    return row_qr_factors(y)[0]
+
+
+def row_qr_factors(y: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of :func:`row_qr`, and the diagonal of R, (..., p) and real."""
     q, r = torch.linalg.qr(y.mH)
     diagonal = r.diagonal(dim1=-2, dim2=-1)
     phase = torch.where(diagonal == 0, 1, torch.sgn(diagonal))
-    rows: Tensor = (q * phase[..., None, :]).mH
-    return rows
+    return (q * phase[..., None, :]).mH, diagonal.abs()
 
 
 def nearest(y: Tensor) -> Tensor:
