@@ -55,7 +55,14 @@ class Method(NamedTuple):
     def block_step(self, **changes: Any) -> BlockStep:
         """What steps whole matrices."""
         group = {**self.group, **changes}
-        return BlockStep(self.algorithm.update, group, self.hyperparameters, self.kinds, self.algorithm.decomposes)
+        return BlockStep(
+            self.algorithm.update,
+            group,
+            self.hyperparameters,
+            self.kinds,
+            self.algorithm.decomposes,
+            gradient=self.algorithm._gradient(group),
+        )
 
 
 class Aim(NamedTuple):
@@ -146,7 +153,7 @@ def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
     """Each matrix is sent to one rank, which steps it as a single process would, and sends it back."""
     layout, base = pieces.layout.stored, method.base
     turn = pieces.turn
-    aimed = aim(method, held) if base.entrywise else None
+    aimed = aim(method, held) if base.entrywise and not method.algorithm.replaces_gradient(method.group) else None
     moved = method.kinds if aimed is None else method.own
     per_matrix = sorted(per_matrix_names(method.kinds))
     entries = [name for name in moved if name not in per_matrix]

@@ -46,6 +46,7 @@ class BlockStep:
         kinds: what the state holds, by name.
         decomposes: whether ``update`` may raise on what is not finite.
         update_entries: that of the method, if it has one.
+        gradient: what the base is given in the place of the gradient, see :meth:`Orthoptimizer.gradient`.
 
     Attributes:
         rescued: after a step, which matrices of the block were too far away; ``None`` where nobody has looked.
@@ -59,6 +60,7 @@ class BlockStep:
         kinds: Mapping[str, Kind],
         decomposes: bool,
         update_entries: UpdateEntries | None = None,
+        gradient: Callable[..., Tensor] | None = None,
     ) -> None:
         self._compiled: dict[Hashable, Compiled[tuple[Tensor, State]]] = {}
         self.update = update
@@ -68,6 +70,7 @@ class BlockStep:
         self.kinds = kinds
         self.per_matrix = {name for name, kind in kinds.items() if per_matrix(kind)}
         self.decomposes = decomposes
+        self.gradient = gradient
         self.rescued: Tensor | None = None
         self._fused = None if update_entries is None else FusedStep(update_entries, group, kinds)
 
@@ -135,6 +138,8 @@ class BlockStep:
         """
         t = (state["taken"] + 1).to(lr.dtype)
         ascent = -grad if self.group["maximize"] else grad
+        if self.gradient is not None:
+            ascent = self.gradient(x, ascent, self.group)
         direction, new_state = self.base.direction(
             x, ascent, self.base.statistic(ascent), state, t, **self.hyperparameters
         )

@@ -135,6 +135,16 @@ class Orthoptimizer(Optimizer):
         raise NotImplementedError
 
     @staticmethod
+    def gradient(x: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
+        """What the base optimizer is given in the place of the gradient, where :meth:`replaces_gradient`."""
+        raise NotImplementedError
+
+    @classmethod
+    def replaces_gradient(cls, group: Mapping[str, Any]) -> bool:
+        """Whether there is a :meth:`gradient` for these options. It needs whole matrices."""
+        return False
+
+    @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
         """State the method keeps beside that of its base optimizer."""
         return {}
@@ -364,6 +374,10 @@ class Orthoptimizer(Optimizer):
     def _hyperparameters(cls, group: Mapping[str, Any]) -> dict[str, Any]:
         return hyperparameters(group, cls._names)
 
+    @classmethod
+    def _gradient(cls, group: Mapping[str, Any]) -> Callable[..., Tensor] | None:
+        return cls.gradient if cls.replaces_gradient(group) else None
+
     def _check_group(self, group: dict[str, Any], label: str) -> None:
         Base.named(group["base"])(**self._hyperparameters(group))
         checks.check_group(group, label)
@@ -436,10 +450,10 @@ class Orthoptimizer(Optimizer):
         values, kinds = self._hyperparameters(group), self._kinds(group)
         kept = self._block_steps.get(id(group)) if group["compile"] else None
         if kept is not None and kept.group is group and kept.kinds == kinds:
-            kept.hyperparameters = values
+            kept.hyperparameters, kept.gradient = values, self._gradient(group)
             return kept
         update_entries = self.update_entries if self.unrolls else None
-        step = BlockStep(self.update, group, values, kinds, self.decomposes, update_entries)
+        step = BlockStep(self.update, group, values, kinds, self.decomposes, update_entries, self._gradient(group))
         if group["compile"]:
             self._block_steps[id(group)] = step
         return step
