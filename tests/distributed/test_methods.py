@@ -14,6 +14,7 @@ METHODS = {
     ],
     "landing": [
         Setting("Landing", {"lr": 0.01}, "SGD", {"momentum": 0.1}),
+        Setting("Landing", {"lr": 0.01, "momentum_of": "gradient"}, "SGD", {"momentum": 0.5}),
         Setting("Landing", {"lr": 0.02}, "VAdam"),
     ],
     "landingpc": [

@@ -53,12 +53,22 @@ def rsdm(x, g, lr, *, frame, **_):
 
 
 def landing(x, g, lr, *, lam=1.0, eps=0.5, **_):
+    return _landing(x, relative_gradient(x, g), lr, lam, eps)
+
+
+def _landing(x, r, lr, lam, eps):
     c = x @ x.mH - eye_like(x @ x.mH)
-    field = relative_gradient(x, g) + lam * c @ x
+    field = r + lam * c @ x
     d, size = frobenius(c), frobenius(field)
     a = lam * d * (1 - d)
     eta = min(lr, (a + (a**2 + size**2 * max(eps - d, 0)) ** 0.5) / size**2, 1 / (2 * lam))
     return x - eta * field
+
+
+def landing_of_average(x, average, lr, *, lam=1.0, eps=0.5, **_):
+    """Landing along an average of relative gradients: its tangent part takes the place of the relative gradient."""
+    s = 2 * skew(x.mH @ average) - x.mH @ skew(average @ x.mH) @ x
+    return _landing(x, x @ s, lr, lam, eps)
 
 
 def landingpc(x, g, lr, *, lam=1.0, tau=0.5, coupled=True, **_):
@@ -95,6 +105,11 @@ class Momentum:
         return self.buffer
 
 
+class RelativeMomentum(Momentum):
+    def __call__(self, x, g):
+        return super().__call__(x, relative_gradient(x, g))
+
+
 class BB:
     """η from S and Y, alternating; a tenth of a radian per row to begin with."""
 
@@ -112,3 +127,23 @@ class BB:
             self.eta = abs(frobenius(s) ** 2 / sy if self.t % 2 == 0 else sy / frobenius(y) ** 2)
         self.last = x.clone(), r
         return self.eta * g
+
+
+class ShortBB:
+    """SLPG with the short quotient of its own direction, landing twice."""
+
+    def __init__(self):
+        self.last, self.eta = None, None
+
+    def __call__(self, x, g):
+        d = g - sym(g @ x.mH) @ x
+        if self.last is None:
+            self.eta = 0.1 * x.shape[0] ** 0.5 / frobenius(d)
+        else:
+            s, y = x - self.last[0], d - self.last[1]
+            self.eta = abs(float((s.conj() * y).real.sum())) / frobenius(y) ** 2
+        self.last = x.clone(), d
+        y = x - self.eta * d
+        for _ in range(2):
+            y = 1.5 * y - 0.5 * (y @ y.mH) @ y
+        return y

@@ -10,8 +10,10 @@ from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
-from orthoptim.validation import check_positive
+from orthoptim.validation import check_choice, check_positive
 from orthoptim.views import Side, View
+
+_MARGIN = 1.01  # of the safe region, for rounding
 
 
 class Landing(Orthoptimizer):
@@ -21,8 +23,20 @@ class Landing(Orthoptimizer):
         Λ = R + λ(XX^H - I)X,\qquad X ← X - η'Λ,\qquad
         η' = \min\Bigl\{η,\; \frac{a + \sqrt{a^2 + g^2 \max(ε - d, 0)}}{g^2},\; \frac{1}{2λ}\Bigr\}
 
-    with R the relative gradient, d = ‖XXᴴ−I‖_F, g = ‖Λ‖_F and a = λd(1−d). Only matrix products; the distance never
-    exceeds ε from a start inside, and vanishes in the limit.
+    with R the relative gradient, d = ‖XXᴴ−I‖_F, g = ‖Λ‖_F and a = λd(1−d) − w/2. Only matrix products; the distance
+    never exceeds ε from a start inside, and vanishes in the limit.
+
+    Momentum is a heavy ball of relative gradients, as in its authors' code. (An average of gradients would hold their
+    normal parts, too: at another point these are not normal, and where they are large the method ends far from the
+    solution.) The average B is not tangent at X, as the step size takes R to be: with B in the place of R the distance
+    leaves the safe region. So R is B taken to the tangent space, R = XS with S = 2 Skew(XᴴB) − Xᴴ Skew(BXᴴ)X, which on
+    the manifold is B − Sym(BXᴴ)X, and is B where that is tangent.
+
+    In floating point R is not tangent either where the gradient is huge and almost normal: w = ‖RXᴴ+XRᴴ‖_F, zero in the
+    authors' step size, is measured.
+
+    No step leads out of the safe region. A matrix that was written there is landed without its gradient, after scaling
+    if it is too large, and counted as rescued; what has no full rank stays outside.
 
     Args:
         params: parameters, named parameters or param groups; every option below may also be set per group.
@@ -30,6 +44,8 @@ class Landing(Orthoptimizer):
         base: turns the gradient into the direction; ``SGD(momentum=...)`` is the heavy ball.
         lam: λ, the strength of the pull.
         eps: ε, the radius of the safe region. (An ``eps`` of the base optimizer is called ``base_eps`` in the group.)
+        momentum_of: what ``SGD(momentum=...)`` averages: ``"relative"`` gradients, or the ``"gradient"`` itself. Other
+            bases are given the gradient.
         view: see :class:`POGO`.
         side: see :class:`POGO`.
         maximize: ascend instead.
@@ -52,27 +68,63 @@ class Landing(Orthoptimizer):
         *,
         lam: float = 1.0,
         eps: float = 0.5,
+        momentum_of: str = "relative",
         view: View = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,
     ) -> None:
-        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, compile=compile, lam=lam, eps=eps)
+        super().__init__(
+            params,
+            lr,
+            base,
+            view=view,
+            side=side,
+            maximize=maximize,
+            compile=compile,
+            lam=lam,
+            eps=eps,
+            momentum_of=momentum_of,
+        )
+
+    @staticmethod
+    def gradient(x: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
+        """See :meth:`Orthoptimizer.gradient`."""
+        return stiefel.relative_gradient(x, grad)
+
+    @classmethod
+    def replaces_gradient(cls, group: Mapping[str, Any]) -> bool:
+        """See :meth:`Orthoptimizer.replaces_gradient`."""
+        base = Base.named(group["base"])
+        averages = base.linear and bool(base.buffers(cls._hyperparameters(group)))
+        return averages and group["momentum_of"] == "relative"
 
     @staticmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
     ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
-        field, d = landing_field(x, direction.whole(), group["lam"])
-        size = stiefel.norm(field).clamp_min(torch.finfo(d.dtype).tiny)
-        eta = safe_length(d, size, lr, group["lam"], group["eps"])
-        return Update(x - eta[..., None, None] * field, clipped=eta < lr)
+        g, lam = direction.whole(), group["lam"]
+        a = x @ x.mH
+        c = stiefel.subtract_identity(a.clone())
+        d = stiefel.norm(c)
+        far, pull = outside(c, d, group["eps"])
+        b = x @ g.mH
+        if Landing.replaces_gradient(group):  # XS with S = 2 Skew(XᴴG) − Xᴴ Skew(GXᴴ)X; it is G where that is tangent
+            left, inside = a, lam * c - b - a @ stiefel.skew(b.mH)
+        else:  # the relative gradient: S = Skew(XᴴG)
+            left, inside = 0.5 * a, torch.add(lam * c, b, alpha=-0.5)
+        tangent = torch.where(far[:, None, None], 0, left) @ g
+        field = torch.baddbmm(tangent, torch.where(far[:, None, None], pull, inside), x)
+        size, slope = stiefel.norm(field), first_order(field @ x.mH, c, lam)
+        eta = safe_length(d, size, slope, lr, lam, group["eps"])
+        eta = torch.where(far, 1, eta)
+        return Update(x - eta[:, None, None] * field, clipped=(eta != lr) & ~far, rescued=far)
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
         """See :meth:`Orthoptimizer.steps_columns`."""
-        return True
+        return not cls.replaces_gradient(group)
 
     @staticmethod
     def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
@@ -80,11 +132,19 @@ class Landing(Orthoptimizer):
         (a, b, entry), scale = yield [x @ x.mH, x @ g.mH, stiefel.largest(g)]
         # Λ over a bound of its size: its square does not overflow
         unit = (entry if scale is None else entry * scale).clamp_min(1)
-        field, d = field_columns(x, g, a, b, group["lam"] / unit, 1 / unit if scale is None else scale / unit)
-        (square,), _ = yield [stiefel.square_norm(field)]
-        size = (square.sqrt() * unit).clamp_min(torch.finfo(d.dtype).tiny)
-        eta = safe_length(d, size, lr, group["lam"], group["eps"])
-        return Update(x - (eta * unit)[:, None, None] * field, clipped=eta < lr), d + eta * size
+        lam, factor = group["lam"] / unit, (0.5 / unit if scale is None else 0.5 * scale / unit)[:, None, None]
+        c = stiefel.subtract_identity(a.clone())
+        d = stiefel.norm(c)
+        far, pull = outside(c, d, group["eps"])
+        tangent = torch.where(far[:, None, None], 0, factor * a) @ g
+        inside = lam[:, None, None] * c - factor * b
+        field = torch.baddbmm(tangent, torch.where(far[:, None, None], pull / unit[:, None, None], inside), x)
+        (square, cross), _ = yield [stiefel.square_norm(field), field @ x.mH]
+        size, slope = square.sqrt() * unit, first_order(cross, c, lam) * unit
+        eta = safe_length(d, size, slope, lr, group["lam"], group["eps"])
+        eta = torch.where(far, 1, eta)
+        new = x - (eta * unit)[:, None, None] * field
+        return Update(new, clipped=(eta != lr) & ~far, rescued=far), d + eta * size
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -93,14 +153,45 @@ class Landing(Orthoptimizer):
         check_positive("eps", group["eps"])
         if group["eps"] >= 1:
             raise ValueError(f"Invalid eps value: {group['eps']}; the safe region has a radius between 0 and 1")
+        check_choice("momentum_of", group["momentum_of"], ("relative", "gradient"))
 
 
-def safe_length(d: Tensor, size: Tensor, lr: Tensor, lam: float, eps: float) -> Tensor:
-    """η′ for each matrix, from its distance d and the size g of the field."""
+def safe_length(d: Tensor, size: Tensor, slope: Tensor, lr: Tensor, lam: float, eps: float) -> Tensor:
+    """η′ for each matrix, at most |η| in size and of its sign.
+
+    From ‖X⁺X⁺ᴴ − I‖ ≤ d − 2ηλd(1 − d) + |η|w + η²g² ≤ ε; a negative η pushes outwards, by 2ηλd(1 + d).
+
+    Args:
+        d: distance.
+        size: g, that of the field.
+        slope: w, see :func:`first_order`.
+        lr: η.
+        lam: λ.
+        eps: ε.
+    """
+    size = size.clamp_min(torch.finfo(d.dtype).tiny)
     # divided by g once: g² overflows long before g does
-    pull = lam * d * (1 - d) / size
+    pull = (torch.where(lr < 0, -lam * d * (1 + d), lam * d * (1 - d)) - 0.5 * slope) / size
     safe = (pull + torch.sqrt(pull**2 + (eps - d).clamp_min(0))) / size
-    return torch.minimum(lr, safe).clamp_max(1 / (2 * lam))
+    limit = safe.clamp(0, 1 / (2 * lam))
+    return torch.minimum(torch.maximum(lr, -limit), limit)
+
+
+def first_order(cross: Tensor, c: Tensor, lam: float | Tensor) -> Tensor:
+    """The w = ‖ΛXᴴ + XΛᴴ − 2λ(C + C²)‖_F from ΛXᴴ and C: what Λ changes XXᴴ by, to first order, beyond its pull.
+
+    It is rounding where R is the relative gradient at X; that of a huge and almost normal gradient is not small.
+    """
+    if isinstance(lam, Tensor):
+        lam = lam[:, None, None]
+    return stiefel.norm(cross + cross.mH - 2 * lam * torch.baddbmm(c, c, c))
+
+
+def outside(c: Tensor, d: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Which matrices are outside of the safe region, as no step leads there, and P such that X − PX lands them."""
+    far = ~(d <= _MARGIN * eps)
+    q, _ = stiefel.land(c.clone(), stiefel.policy("safe"))
+    return far, -q
 
 
 def landing_field(x: Tensor, g: Tensor, lam: float) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,8 @@ from orthoptim.stiefel import draws
 from orthoptim.validation import check_choice, check_integer
 from orthoptim.views import Side, View, matrix_shape
 
+_TOLERANCE = 1e-3  # of ‖X‖_F²/p; rounding changes it by less in a hundred thousand steps
+
 
 class RSDM(Orthoptimizer):
     r"""Random submanifold descent: rotate X within a random r-dimensional subspace of its n columns.
@@ -25,6 +27,10 @@ class RSDM(Orthoptimizer):
     with P (r×n) a random frame. It acts on the n side: acting on the p side would never change the row space. The
     decomposition is of size r instead of p; each step only sees r of n dimensions. On the manifold up to rounding,
     which accumulates: over long runs in float32 it drifts.
+
+    A rotation leaves XXᴴ as it is, so that nothing brings back a matrix that was written off the manifold. Only its
+    size is put right, as that costs one pass: where ‖X‖_F² is not p to 1e-3, X is scaled so that it is, and counted as
+    rescued. Call :func:`orthogonalize_` after writing anything else.
 
     The frames are a pure function of ``seed``, a fingerprint of each matrix's initial value (``stream``, in the state)
     and its step count: resumed runs and replicas draw the same. Matrices that start equal are given equal frames.
@@ -89,15 +95,17 @@ class RSDM(Orthoptimizer):
     ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
         g, r, n, seed = direction.whole(), group["r"], x.shape[-1], group["seed"]
+        x, rescued = _rescale(x)
         stream = torch.where(t == 1, draws.fingerprint(x), state["stream"])
         if group["sampling"] == "permutation":
             index = draws.columns(stream, t, seed, r, n)[..., None, :]
             xp, gp = torch.take_along_dim(x, index, -1), torch.take_along_dim(g, index, -1)
-            return Update(x.scatter(-1, index.expand_as(xp), xp @ _rotation(xp, gp, lr).mH), {"stream": stream})
+            new = x.scatter(-1, index.expand_as(xp), xp @ _rotation(xp, gp, lr).mH)
+            return Update(new, {"stream": stream}, rescued=rescued)
         frame = draws.subspace(stream, t, seed, r, n, x.dtype)
         xp, gp = x @ frame.mH, g @ frame.mH
         change = stiefel.subtract_identity(_rotation(xp, gp, lr)).mH
-        return Update(x + (xp @ change) @ frame, {"stream": stream})
+        return Update(x + (xp @ change) @ frame, {"stream": stream}, rescued=rescued)
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -118,3 +126,10 @@ def _rotation(xp: Tensor, gp: Tensor, lr: Tensor) -> Tensor:
     k = stiefel.skew(gp.mH @ xp)
     identity = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
     return stiefel.row_qr((identity - lr * k).mH).mH
+
+
+def _rescale(x: Tensor) -> tuple[Tensor, Tensor]:
+    """X with ‖X‖_F² = p, bit for bit as it was where that holds already, and where it did not."""
+    ratio = stiefel.norm(x) / x.shape[-2] ** 0.5
+    far = ~((ratio * ratio - 1).abs() <= _TOLERANCE)
+    return x / torch.where(far, ratio, 1)[..., None, None], far
