@@ -44,6 +44,8 @@ def complete(
         keys = _keys(base, own).values()
         # where nothing is missing, the base may be one whose hyperparameters have no defaults
         options.update(dict.fromkeys(keys) if saved.keys() >= set(keys) else dissolve(base(), own))
+    if options.get("landing", "") is None:
+        options["landing"] = base.default_landing or "safe"
     foreign = {*known, *WITHOUT_EFFECT} - options.keys()
     return options | {key: value for key, value in saved.items() if key not in foreign}
 
