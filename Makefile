@@ -7,7 +7,7 @@ WORKERS ?= 2
 # The library without its experiments and benchmarks: what coverage is measured of.
 LIBRARY := tests src/orthoptim $(addprefix --ignore=,tests/experiments tests/test_bench.py src/orthoptim/experiments src/orthoptim/bench)
 
-.PHONY: demo test test-floor kills coverage soak bench lint install clean
+.PHONY: demo test test-floor kills coverage soak fuzz bench lint install clean
 
 # Two experiments of the paper, small: figures and a page to look at. What is in results/ already is not run again.
 demo: install
@@ -33,6 +33,14 @@ coverage: install
 # What takes minutes: the same claims at larger sizes.
 soak: install
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m soak
+
+# Hours: random sequences of operations (0.3 s each), then the search for the worst gradients.
+SEQUENCES ?= 30000
+TRIALS ?= 1000000
+SEED ?= 0
+fuzz: install
+	$(BIN)/python -m tests.fuzz --sequences $(SEQUENCES) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.adversary --trials $(TRIALS) --seed $(SEED)
 
 # Against the peers; ratios, measured in one process.
 bench: install

@@ -1,0 +1,523 @@
+"""The machine: it applies operations to an optimizer and checks after each step what the optimizer promises."""
+
+import functools
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthoptim.views import from_matrices, matrix_shape
+from tests.fuzz import operations as ops
+from tests.fuzz import start
+from tests.fuzz.gradients import LAYOUTS, gradients_of
+from tests.fuzz.promises import Promise, distances, matrices_of, promise_of, rounding, wide
+from tests.fuzz.run import Run, Snapshot, difference, pieces
+
+TAKEN = "taken"
+_MODERATE_LR = 0.05
+_LONG_LEAP = 1e12  # lr·|g| from which squares of squares leave the range of float32
+
+
+class Violation(AssertionError):
+    """A broken promise.
+
+    Args:
+        rule: which one.
+        what: what was seen.
+    """
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+
+
+@dataclass
+class Record:
+    """What the machine knows by itself about one parameter; the tensors have one entry for each matrix."""
+
+    steps: int
+    taken: Tensor
+    kept: Tensor  # whether it started on the manifold and was not written to since
+    scaled: Tensor  # whether it was scaled by the user and has not come back yet
+    start: Tensor  # its distance where it started
+    updates: Tensor  # since then
+    loudest: Tensor  # the largest entry of its gradients so far
+
+
+class Machine:
+    """An optimizer, copies of it that must not differ from it, and what is expected of them.
+
+    Args:
+        begin: what to build.
+    """
+
+    def __init__(self, begin: start.Start) -> None:
+        generator = torch.Generator().manual_seed(begin.seed)
+        groups = list(begin.groups)
+        params = [start.new_params(group, generator) for group in groups]
+        self.main = Run(begin.method, groups, params)
+        self.twins: list[Run] = []
+        self.records: list[Record | None] = []
+        self.references: list[tuple[int, torch.optim.Optimizer]] = []
+        self.steps = 0
+        for index in range(len(groups)):
+            self._begin_group(index)
+
+    def apply(self, operation: ops.Operation) -> None:
+        """Apply an operation to the optimizer and its copies.
+
+        Raises:
+            Violation: if a promise is broken, or the library raises what it should not.
+        """
+        try:
+            with warnings.catch_warnings():  # what is written to a matrix is meant
+                warnings.filterwarnings("ignore", "parameter .* was far from orthonormal")
+                self._apply(operation)
+        except Violation:
+            raise
+        except Exception as error:
+            line = (str(error).strip().splitlines() or [""])[0]
+            rule = f"exception {type(error).__name__}"
+            raise Violation(rule, f"{type(operation).__name__}: {line}") from error
+
+    @functools.singledispatchmethod
+    def _apply(self, operation: ops.Operation) -> None:
+        raise NotImplementedError(operation)
+
+    @_apply.register
+    def _(self, operation: ops.Step) -> None:
+        for run in self._runs():
+            generator = torch.Generator().manual_seed(operation.seed)
+            self._set_gradients(run, operation, generator)
+        self._step()
+
+    @_apply.register
+    def _(self, operation: ops.StepAgain) -> None:
+        self._step()
+
+    @_apply.register
+    def _(self, operation: ops.SetLr) -> None:
+        for run in self._runs():
+            group = run.opt.param_groups[operation.group % len(run.opt.param_groups)]
+            group["lr"] = start.learning_rate(operation.lr, operation.tensor)
+        self._follow_lr()
+
+    @_apply.register
+    def _(self, operation: ops.AddGroup) -> None:
+        for run in self._runs():
+            generator = torch.Generator().manual_seed(operation.seed)
+            params = start.new_params(operation.group, generator)
+            run.opt.add_param_group(start.group_dict(operation.group, params))
+            run.groups.append(operation.group)
+        self._begin_group(len(self.main.groups) - 1)
+
+    @_apply.register
+    def _(self, operation: ops.Duplicate) -> None:
+        for run in self._runs():
+            run.clear_gradients()
+        twin = self.main.duplicate(operation.how)
+        self._compare(twin, operation.how)
+        if operation.swap:
+            self.main, twin = twin, self.main
+        self.twins = [twin, *self.twins[:1]]
+
+    @_apply.register
+    def _(self, operation: ops.Reload) -> None:
+        before = self.main.snapshot()
+        self.main.opt.load_state_dict(self.main.opt.state_dict())
+        found = difference(before, self.main.snapshot())
+        if found is not None:
+            raise Violation("resume", f"loading the optimizer's own state changed it: {found}")
+
+    @_apply.register
+    def _(self, operation: ops.ToggleGrad) -> None:
+        for run in self._runs():
+            param = run.params[operation.param % len(run.params)]
+            param.requires_grad_(not param.requires_grad)
+
+    @_apply.register
+    def _(self, operation: ops.ZeroGrad) -> None:
+        for run in self._runs():
+            run.opt.zero_grad(set_to_none=operation.set_to_none)
+
+    @_apply.register
+    def _(self, operation: ops.Overwrite) -> None:
+        place = operation.param % len(self.records)
+        record = self.records[place]
+        if record is None:
+            return
+        index = operation.matrix % len(record.kept)
+        if operation.how == "scale" and not record.kept[index]:
+            return  # the product of two scalings may be anything
+        for run in self._runs():
+            _overwrite(run, place, index, operation)
+        record.kept[index] = operation.how == "orthonormal"
+        record.scaled[index] = operation.how == "scale"
+        record.updates[index] = 0
+        record.start[index] = self._distances(place, Promise(0.0))[index]
+
+    @_apply.register
+    def _(self, operation: ops.Recover) -> None:
+        """Only where the method promises it; the copies are let go, as these are many steps."""
+        wanted = [
+            place
+            for place, _, group, constrained in self.main.members()
+            if constrained and self._record(place).scaled.any() and self._recovers(group)
+        ]
+        if not wanted:
+            return
+        self.twins = []
+        for group in self.main.opt.param_groups:
+            group["lr"] = _MODERATE_LR
+        self._follow_lr()
+        generator = torch.Generator().manual_seed(operation.seed)
+        for _ in range(operation.steps):
+            self.main.clear_gradients()
+            for place, param, group, _ in self.main.members():
+                if place in wanted:
+                    x = wide(matrices_of(param, group))
+                    noise = gradients_of(x, ("noise",), generator) / x[0].numel() ** 0.5
+                    _give(param, group, noise, "plain")
+            self._step()
+            if not any(self._record(place).scaled.any() for place in wanted):
+                return
+        far = {place: self._distances(place, Promise(0.0)).tolist() for place in wanted}
+        raise Violation("recovery", f"after {operation.steps} moderate steps scaled matrices are at distances {far}")
+
+    # Steps
+
+    def _step(self) -> None:
+        self.steps += 1
+        gradients = [param.grad for param in self.main.params]
+        before = self.main.snapshot()
+        if any(g is not None and g.layout is not torch.strided for g in gradients):
+            self._refused(before)
+            return
+        finite = {
+            place: torch.isfinite(matrices_of(param.grad, group)).flatten(1).all(1)
+            for place, param, group, constrained in self.main.members()
+            if constrained and param.grad is not None
+        }
+        clean = self._without_poison(finite)
+        self._step_references()
+        for run in self._runs():
+            run.opt.step()
+        for place, good in finite.items():
+            self._check_steps(place, good, before)
+        self._check_finite(before)
+        self._check_drift()
+        for place in finite:
+            self._check_distance(place)
+        if clean is not None:
+            self._check_neighbours(clean, finite)
+        self._check_references()
+        for twin in self.twins:
+            self._compare(twin, "step")
+
+    def _refused(self, before: Snapshot) -> None:
+        """A sparse gradient is refused while nothing has been changed."""
+        for run in self._runs():
+            try:
+                run.opt.step()
+            except RuntimeError as error:
+                if "sparse" not in str(error):
+                    raise
+            else:
+                raise Violation("sparse", "a sparse gradient was not refused")
+            run.clear_gradients()
+            found = difference(before, run.snapshot())
+            if found is not None:
+                raise Violation("sparse", f"a refused step changed something: {found}")
+
+    def _without_poison(self, finite: dict[int, Tensor]) -> Run | None:
+        """A copy that has stepped with other gradients where they are not finite; None where all are."""
+        if all(good.all() for good in finite.values()) or any(g.get("compile") for g in self.main.opt.param_groups):
+            return None
+        clean = self.main.duplicate("deepcopy")
+        generator = torch.Generator().manual_seed(0)
+        for (place, param, _, _), (_, other, group, _) in zip(self.main.members(), clean.members(), strict=True):
+            if place not in finite or finite[place].all():
+                other.grad = param.grad
+                continue
+            g = matrices_of(param.grad, group)
+            noise = torch.randn(g.shape, dtype=torch.float64, generator=generator).to(g.dtype)
+            g = torch.where(finite[place][:, None, None], g, noise)
+            other.grad = _laid_out_like(param.grad, _shaped(g, other, group))
+        clean.opt.step()
+        return clean
+
+    # Checks
+
+    def _check_steps(self, place: int, good: Tensor, before: Snapshot) -> None:
+        """The counters, and that a matrix that was not stepped is as it was."""
+        record = self._record(place)
+        param, group = self._member(place)
+        state, promise = self.main.opt.state[param], promise_of(self.main.method, group)
+        record.steps += 1
+        g = wide(matrices_of(param.grad, group)).abs().flatten(1).amax(1)
+        record.loudest = torch.where(good, torch.maximum(record.loudest, g), record.loudest)
+        if int(state["step"]) != record.steps:
+            raise Violation("counters", f"step of parameter {place} is {int(state['step'])}, not {record.steps}")
+        taken = state[TAKEN].reshape(-1)
+        stepped = taken - record.taken
+        if not ((stepped == 0) | (stepped == 1)).all():
+            raise Violation("counters", f"{TAKEN} of parameter {place} changed by {stepped.tolist()} in one step")
+        if (stepped.bool() & ~good).any():
+            raise Violation("counters", f"parameter {place}: a step along a gradient that is not finite was counted")
+        declined = ~stepped.bool() & good & ~self._may_decline(place, promise, before)
+        if declined.any():
+            raise Violation("counters", f"parameter {place}: a finite gradient was skipped, {declined.tolist()}")
+        record.taken = taken.clone()
+        record.updates += stepped
+        self._check_unchanged(place, stepped == 0, before)
+        for name in ("clipped", "rescued"):
+            if name in state and (state[name].reshape(-1) > record.steps).any():
+                raise Violation("counters", f"{name} of parameter {place} is {state[name].tolist()}")
+
+    def _may_decline(self, place: int, promise: Promise | None, before: Snapshot) -> Tensor:
+        """Which matrices may keep their value although their gradient is finite: results may leave the range."""
+        record = self._record(place)
+        _, group = self._member(place)
+        if promise is not None and promise.always_steps:
+            return ~record.kept
+        leap = float(group["lr"]) * record.loudest.clamp_min(1)
+        any_length = group["base"] == "bb" or group.get("barzilai_borwein", False)
+        if promise is not None and not any_length:
+            return ~record.kept | (leap > _LONG_LEAP)
+        value, state = before[place]
+        far = distances(matrices_of(state.get("master", value), group)) > 0.1
+        return ~record.kept | far | (leap > 0.01) | torch.tensor(any_length)
+
+    def _check_unchanged(self, place: int, skipped: Tensor, before: Snapshot) -> None:
+        if not skipped.any():
+            return
+        param, group = self._member(place)
+        value, state = before[place]  # no state if it was created in this step
+        old = pieces(param, state, group, value)
+        new = pieces(param, self.main.opt.state[param], group, param.detach())
+        for name in old.keys() - {"rescued"}:
+            same = _equal_matrices(old[name], new[name])
+            if name == "master":  # somebody may have written to the parameter; the master copy follows
+                same |= _equal_matrices(old[""].to(new[name].dtype), new[name])
+            if not same[skipped].all():
+                raise Violation("skipped", f"{name or 'the value'} of a skipped matrix of parameter {place} changed")
+
+    def _check_finite(self, before: Snapshot) -> None:
+        """Nothing that was finite is not finite now."""
+        for place, param, _, constrained in self.main.members():
+            if not constrained:
+                continue
+            value, state = before[place]
+            now: dict[str, Tensor] = dict(self.main.opt.state[param]) if param in self.main.opt.state else {}
+            for name, held in {"the value": param.detach(), **now}.items():
+                was = value if name == "the value" else state.get(name)
+                good = torch.isfinite(held).all()
+                if not good and (was is None or torch.isfinite(was).all()):
+                    raise Violation("finite", f"{name} of parameter {place} is not finite")
+
+    def _check_drift(self) -> None:
+        """What the optimizer tells is what the machine counted."""
+        places: dict[int, list[int]] = {}
+        for index, group in enumerate(self.main.opt.param_groups):
+            first = sum(len(g["params"]) for g in self.main.opt.param_groups[:index])
+            if group["algorithm"] == self.main.method:
+                places[index] = list(range(first, first + len(group["params"])))
+        for drift in self.main.opt.drift():
+            held = [self._record(place) for place in places[drift.group]]
+            skipped = sum(record.steps * len(record.taken) - int(record.taken.sum()) for record in held)
+            if drift.skipped != skipped:
+                raise Violation("counters", f"drift of group {drift.group} says skipped={drift.skipped}, not {skipped}")
+
+    def _check_distance(self, place: int) -> None:
+        record = self._record(place)
+        param, group = self._member(place)
+        promise = promise_of(self.main.method, group)
+        spectral = self._distances(place, Promise(0.0))
+        _, p, n, _ = matrix_shape(param.shape, group["view"], group["side"])
+        tolerance = rounding(param.dtype, p, n)
+        if promise is None:
+            record.kept &= spectral <= tolerance
+            return
+        size = self._distances(place, promise) if promise.frobenius else spectral
+        slack = tolerance * p**0.5 if promise.frobenius else tolerance
+        updates = record.updates.double()
+        steps = 1 + updates if promise.accumulates else torch.ones_like(updates)
+        # a master copy begins as rounded as its parameter; every landing but RSDM's, which has none, repairs that
+        start = record.start * p**0.5
+        allowed = start if promise.accumulates else torch.where(record.updates <= 1, start, 0.0)
+        limit = promise.distance + slack * steps + allowed
+        far = record.kept & ~(size <= limit)
+        if far.any():
+            at = int((size - limit)[far].argmax())
+            worst, allowed = float(size[far][at]), float(limit[far][at])
+            what = f"a matrix of parameter {place} is at {worst:.3g}; promised is {allowed:.3g}"
+            raise Violation("bound", f"{what} (more by {worst - allowed:.2g})")
+        record.scaled &= ~(size <= promise.distance + slack)
+        back = ~record.kept & (spectral <= tolerance)
+        record.kept |= back
+        record.updates[back] = 2
+        record.start[back] = 0.0
+
+    def _check_neighbours(self, clean: Run, finite: dict[int, Tensor]) -> None:
+        """Whatever has a finite gradient is where it would be without the others."""
+        for (place, one, group, constrained), (_, two, _, _) in zip(self.main.members(), clean.members(), strict=True):
+            if not constrained or place not in finite:
+                continue
+            a = pieces(one, self.main.opt.state[one], group, one.detach())
+            b = pieces(two, clean.opt.state[two], group, two.detach())
+            for name in a:
+                if not torch.equal(a[name][finite[place]], b[name][finite[place]]):
+                    label = name or "the value"
+                    raise Violation("neighbours", f"{label} of parameter {place} depends on a poisoned neighbour")
+
+    def _compare(self, twin: Run, after: str) -> None:
+        found = difference(self.main.snapshot(), twin.snapshot())
+        if found is not None:
+            raise Violation("resume", f"a copy is not bit-identical after {after}: {found}")
+
+    # Ordinary groups, stepped by torch itself
+
+    def _begin_group(self, index: int) -> None:
+        group = self.main.opt.param_groups[index]
+        if group["algorithm"] != self.main.method:
+            params = [torch.nn.Parameter(param.detach().clone()) for param in group["params"]]
+            make = torch.optim.AdamW if group["algorithm"] == "adamw" else torch.optim.SGD
+            self.references.append((index, make(params, lr=group["lr"])))
+            self.records.extend([None] * len(params))
+            return
+        for param in group["params"]:
+            x = matrices_of(param, group)
+            count = len(x)
+            self.records.append(
+                Record(
+                    steps=0,
+                    taken=torch.zeros(count, dtype=torch.int32),
+                    kept=torch.ones(count, dtype=torch.bool),
+                    scaled=torch.zeros(count, dtype=torch.bool),
+                    start=distances(x),
+                    updates=torch.zeros(count, dtype=torch.int32),
+                    loudest=torch.zeros(count, dtype=torch.float64),
+                )
+            )
+
+    def _follow_lr(self) -> None:
+        for index, reference in self.references:
+            reference.param_groups[0]["lr"] = self.main.opt.param_groups[index]["lr"]
+
+    def _step_references(self) -> None:
+        for index, reference in self.references:
+            for param, other in zip(
+                self.main.opt.param_groups[index]["params"], reference.param_groups[0]["params"], strict=True
+            ):
+                other.grad = None if param.grad is None else param.grad.clone()
+            reference.step()
+
+    def _check_references(self) -> None:
+        for index, reference in self.references:
+            ours = self.main.opt.param_groups[index]["params"]
+            for param, other in zip(ours, reference.param_groups[0]["params"], strict=True):
+                if not torch.equal(param, other):
+                    raise Violation("ordinary", f"a parameter of ordinary group {index} is not where torch puts it")
+
+    # Helpers
+
+    def _runs(self) -> list[Run]:
+        return [self.main, *self.twins]
+
+    def _record(self, place: int) -> Record:
+        record = self.records[place]
+        assert record is not None
+        return record
+
+    def _member(self, place: int) -> tuple[Tensor, dict[str, Any]]:
+        return next((param, group) for index, param, group, _ in self.main.members() if index == place)
+
+    def _distances(self, place: int, promise: Promise) -> Tensor:
+        param, group = self._member(place)
+        return distances(matrices_of(self._value(param, group), group), promise.frobenius)
+
+    def _value(self, param: Tensor, group: dict[str, Any]) -> Tensor:
+        """The master copy of a half-precision matrix, or the parameter where somebody has written to it since."""
+        master = self.main.value(param)
+        if master.dtype == param.dtype:
+            return param.detach()
+        x, y = matrices_of(master, group), matrices_of(param, group)
+        untouched = (x.to(y.dtype) == y).flatten(1).all(1)
+        return _shaped(torch.where(untouched[:, None, None], x, y.to(x.dtype)), param, group)
+
+    def _recovers(self, group: dict[str, Any]) -> bool:
+        promise = promise_of(self.main.method, group)
+        return promise is not None and promise.recovers
+
+    def _set_gradients(self, run: Run, operation: ops.Step, generator: torch.Generator) -> None:
+        for place, param, group, constrained in run.members():
+            kinds, layout = operation.gradients[place % len(operation.gradients)]
+            if kinds == ("none",):
+                param.grad = None
+            elif not constrained:
+                noise = torch.randn(param.shape, dtype=torch.float64, generator=generator).to(param.dtype)
+                param.grad = noise.to_sparse() if kinds == ("sparse",) else noise
+            elif kinds == ("sparse",):
+                param.grad = torch.ones_like(param).to_sparse()
+            else:
+                x = wide(matrices_of(param, group))
+                _give(param, group, gradients_of(x, kinds, generator), layout)
+
+
+def _shaped(matrices: Tensor, param: Tensor, group: dict[str, Any]) -> Tensor:
+    """Matrices (B, p, n) in the shape of the parameter."""
+    batch, p, n, _ = matrix_shape(param.shape, group["view"], group["side"])
+    return from_matrices(matrices.reshape(*batch, p, n), param.shape, group["view"], group["side"])
+
+
+def _give(param: Tensor, group: dict[str, Any], gradients: Tensor, layout: str) -> None:
+    param.grad = LAYOUTS[layout](_shaped(gradients, param, group).to(param.dtype))
+
+
+def _laid_out_like(tensor: Tensor, values: Tensor) -> Tensor:
+    """The values in the strides of the tensor: products of another layout may be rounded otherwise."""
+    if tensor.is_conj():
+        return _laid_out_like(tensor.conj(), values.conj()).conj()
+    room = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    first = tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())
+    room[first].copy_(values[first])
+    return room
+
+
+def _equal_matrices(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b).reshape(len(a), -1).all(1)
+
+
+@torch.no_grad()
+def _overwrite(run: Run, place: int, index: int, operation: ops.Overwrite) -> None:
+    param, group = next((param, group) for at, param, group, _ in run.members() if at == place)
+    x = matrices_of(param, group).clone()
+    matrix = x[index]
+    if operation.how == "scale":
+        matrix.mul_(operation.factor)
+    elif operation.how == "zero":
+        matrix.zero_()
+    elif operation.how == "deficient":
+        matrix[-1] = matrix[0] if len(matrix) > 1 else 0
+    elif operation.how == "orthonormal":
+        generator = torch.Generator().manual_seed(operation.seed)
+        wide_dtype = torch.complex128 if x.is_complex() else torch.float64
+        q, _ = torch.linalg.qr(torch.randn(matrix.mT.shape, dtype=wide_dtype, generator=generator))
+        matrix.copy_(q.mH)
+    else:
+        raise ValueError(operation.how)
+    param.copy_(_shaped(x, param, group))
+
+
+def replay(begin: start.Start, operations: list[ops.Operation]) -> int:
+    """Build an optimizer, apply the operations, and return the number of steps.
+
+    Raises:
+        Violation: if a promise is broken.
+    """
+    machine = Machine(begin)
+    for operation in operations:
+        machine.apply(operation)
+    return machine.steps
