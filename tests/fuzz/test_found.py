@@ -1,0 +1,114 @@
+"""Sequences that broke a promise once, as small as they could be made."""
+
+import pytest
+
+from tests.fuzz.gradients import Gradient
+from tests.fuzz.machine import replay
+from tests.fuzz.operations import Overwrite, Recover, SetLr, Step
+from tests.fuzz.start import Group, Start
+
+
+def step(*kinds: str, seed: int = 0) -> Step:
+    """The same kinds for every parameter."""
+    return Step((Gradient(kinds),), seed)
+
+
+def start(method: str, *shape: int, **group: object) -> Start:
+    """One parameter in one group."""
+    return Start(method, (Group((shape,), **group),))
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4), (10, 10), (6, 8), (4, 12)])
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_an_almost_normal_gradient(shape, landing, dtype):
+    """The tangent part is so small a part of the gradient that the square of its square underflows."""
+    begin = start("pogo", *shape, lr=1.0, dtype=dtype, identity=True, options={"landing": landing})
+    for seed in range(3):
+        replay(begin, [step("almost_normal_1e13", seed=seed)])
+
+
+@pytest.mark.parametrize("base", ["vadam", "vadam-no-eps"])
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+def test_small_gradients_and_an_absurd_learning_rate(base, landing):
+    begin = start("pogo", 3, 60, lr=1e12, base=base, options={"landing": landing})
+    replay(begin, [step("noise_1e-20", seed=0), step("small", seed=1), SetLr(0, 1e20), step("noise_1e-20", seed=2)])
+
+
+@pytest.mark.parametrize("factor", [2.3, 3.0, 1e3, 0.01])
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+@pytest.mark.parametrize("shape", [(2, 3, 3), (2, 6, 6), (2, 4, 12)])
+def test_a_matrix_that_was_scaled_comes_back(shape, landing, factor):
+    begin = start("pogo", *shape, options={"landing": landing})
+    replay(begin, [step("noise"), Overwrite(0, 1, "scale", factor), step("noise", seed=1), Recover()])
+
+
+def test_a_huge_gradient_under_vadam_is_stepped_along():
+    """In the Gram form GGᴴ overflows."""
+    replay(start("pogo", 2, 40, lr=1.0, base="vadam"), [step("huge")])
+    replay(start("pogo", 2, 16, lr=1.0, base="vadam-no-eps", options={"landing": "strict"}), [step("huge")])
+
+
+def test_argmin_where_the_leap_is_lost_in_rounding():
+    """C is so small that its powers underflow."""
+    begin = start("pogo", 2, 6, 4, lr=1e-6, identity=True, options={"landing": "argmin", "side": "columns"})
+    replay(begin._replace(seed=261340144), [step("noise_1e-6", seed=210790871)])
+
+
+@pytest.mark.parametrize("method", ["pogo", "landing"])
+def test_barzilai_borwein_without_a_tangent_part(method):
+    """The first step length has nothing to go by: R is zero."""
+    replay(start(method, 5, 7, 7, lr=1.0, base="bb", identity=True), [step("normal", seed=251936794)])
+    replay(start(method, 5, 4, 24, lr=1.0, base="bb", identity=True), [step("normal_1e12")])
+
+
+@pytest.mark.parametrize("method", ["pogo", "landing"])
+def test_barzilai_borwein_after_a_gradient_of_zero(method):
+    replay(start(method, 5, 1, 12, lr=1.0, base="bb"), [step("zero"), step("noise_1e3", seed=1)])
+
+
+@pytest.mark.parametrize("kind", ["normal_1e12", "almost_normal_1e9", "almost_normal_1e13"])
+@pytest.mark.parametrize("eps", [0.1, 0.5])
+def test_landing_along_an_almost_normal_gradient(kind, eps):
+    """The field is rounding error, which is not tangent."""
+    replay(start("landing", 2, 6, 4, lr=1.0, options={"eps": eps}), [step(kind)])
+
+
+def test_landing_with_barzilai_borwein_along_a_normal_gradient():
+    replay(start("landing", 5, 2, 8, lr=1.0, base="bb", options={"eps": 0.1, "lam": 0.1}), [step("normal", seed=5)])
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+@pytest.mark.parametrize("lr", [1e15, 1e20])
+def test_landingpc_projects_whatever_is_far(lr, coupled):
+    """A distance that overflows is far, too."""
+    begin = start("landingpc", 2, 8, 3, lr=lr, options={"coupled": coupled})
+    replay(begin, [step("tangent"), step("noise_1e6", seed=1), step("almost_normal_1e10", seed=2)])
+
+
+def test_landingpc_after_barzilai_borwein_found_nothing_to_go_by():
+    begin = start("landingpc", 5, 8, 5, lr=1.0, base="bb", identity=True, options={"lam": 0.1})
+    replay(begin, [step("point"), step("noise_1e-6", seed=1)])
+
+
+@pytest.mark.parametrize("retraction", ["qr", "polar", "cholesky"])
+@pytest.mark.parametrize("lr", [1e3, 1e6, 1e15])
+def test_rgd_after_a_long_step(retraction, lr):
+    begin = start("rgd", 6, 12, lr=lr, options={"retraction": retraction})
+    replay(begin, [step("noise"), step("noise_1e15", seed=1), step("huge", seed=2), step("noise", seed=3)])
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "canonical"])
+@pytest.mark.parametrize("retraction", ["qr", "polar", "cholesky"])
+@pytest.mark.parametrize("lr", [1e3, 1e6])
+def test_rgd_after_a_long_step_in_one_direction(retraction, metric, lr):
+    """Rows that become nearly equal: the condition number of YYᴴ is the square of lr."""
+    begin = start("rgd", 6, 12, lr=lr, options={"retraction": retraction, "metric": metric})
+    replay(begin, [Step((Gradient(("noise",), "expanded"),), seed) for seed in range(3)])
+
+
+@pytest.mark.parametrize("method", ["pogo", "slpg", "landingpc"])
+def test_a_value_beyond_half_precision_is_not_written(method):
+    options = {"pogo": {"landing": "half"}, "slpg": {}, "landingpc": {"tau": None}}[method]
+    begin = start(method, 2, 8, 6, lr=1e6, dtype="float16", options=options)
+    replay(begin, [step("tangent_1e3"), step("noise", seed=1)])
