@@ -48,7 +48,7 @@ def pogo_columns(
     size = trace(e)
     if clips:
         square = direction_size(more[1] if more else sizes[0], factor)
-        size = size + rounding(square, x.dtype) if more else torch.maximum(size, 0.25 * square)
+        size = size + rounding(square, x.dtype, normalized) if more else torch.maximum(size, 0.25 * square)
     s, clipped, leap = clip(eta, size, x.shape[-2], policy)
     s = s[:, None, None]
     c = subtract_identity(a).add_(e * s**2)

@@ -12,6 +12,8 @@ no coefficient underflows. Everything is elementwise on one scalar per matrix, i
 import torch
 from torch import Tensor
 
+from orthoptim.stiefel.geometry import norm
+
 _TINY = torch.finfo(torch.float64).tiny
 _POLISH = 3  # Newton steps after a closed form: each doubles the digits, and Cardano loses at most half of them
 
@@ -24,15 +26,15 @@ def quartic(c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     Args:
         c: C = MMᴴ − I, of shape (..., p, p).
     """
-    norm = torch.linalg.matrix_norm(c)
-    unit = c / norm.clamp_min(torch.finfo(norm.dtype).tiny)[..., None, None]
+    size = norm(c)  # its squares may underflow
+    unit = c / size.clamp_min(torch.finfo(size.dtype).tiny)[..., None, None]
     square = unit @ unit
     cube = square @ unit
 
     def trace(a: Tensor, b: Tensor) -> Tensor:
         return (a.conj() * b).real.sum((-2, -1)).double()
 
-    s = norm.double()
+    s = size.double()
     t3 = s * trace(unit, square)
     t4 = s**2 * trace(square, square)
     t5 = s**3 * trace(square, cube)

@@ -20,9 +20,9 @@ direction.
 - In ``direct-n`` and ``tiny`` R is X times a matrix that is skew to the last bit, whatever G was: the leap is tangent
   to rounding of R itself.
 - In ``direct-p`` R is a difference whose rounding error is not tangent: ‖RXᴴ + XRᴴ‖ ≤ 8u‖G‖ (6u at most was measured).
-  Along a huge G that is almost normal, the leap is along that error. The clip therefore bounds s²(‖R‖² + ν²‖G‖²) by τ²
-  with ν = 4096u: the error then takes 2e-3 of the leap at most, moves an eigenvalue of MMᴴ beyond 1 + τ² by 1e-6 at
-  most, and is seen by C. That clips more only where less than 1/4096 of the gradient is tangent.
+  Along a huge G that is almost normal, the leap is along that error. The clip therefore bounds s²(‖R‖² + u‖G‖²) by τ²:
+  the error then takes 8√u of the leap at most, moves an eigenvalue of MMᴴ beyond 1 + τ² by 16u at most, and is seen by
+  C. That clips more only where less than √u of the gradient is tangent, 1/4096 in float32.
 - ``gram`` never forms M: its C is put together from XXᴴ, XGᴴ and GGᴴ, with an error of u(1 + s‖G‖)². It bounds s‖G‖ by
   2τ, which the clip of R mostly does by itself (where G is tangent and p ≪ n, R is about ½G).
 
@@ -40,9 +40,6 @@ from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
 from orthoptim.stiefel.landing import Policy, clip, land
 from orthoptim.stiefel.plan import SYMMETRIC_FROM, SYMMETRIC_WORK, choose
 from orthoptim.stiefel.unrolled import unrolled
-
-NOISE = 4096
-"""How much of the leap of ``direct-p`` may be rounding error, as a multiple of the unit roundoff: see the module."""
 
 
 class Step(NamedTuple):
@@ -122,11 +119,11 @@ def direct_n(leap: Leap, policy: Policy) -> Step:
 
 def direct_p(leap: Leap, policy: Policy) -> Step:
     """R through the p×p matrices XXᴴ and XGᴴ."""
-    x, g, eta, scale, _ = leap
+    x, g, eta, scale, normalized = leap
     r = torch.baddbmm((symmetric(x) * (0.5 * scale)) @ g, (x @ g.mH).mul_(0.5 * scale), x, alpha=-1)
     error = None
     if policy.clip is not None:
-        error = rounding(direction_size(square_norm(g), _per_matrix(scale)), x.dtype)
+        error = rounding(direction_size(square_norm(g), _per_matrix(scale)), x.dtype, normalized)
     return _leap_and_land(x, r, eta, policy, error)
 
 
@@ -190,9 +187,10 @@ def _leap_and_land(x: Tensor, r: Tensor, eta: Tensor, policy: Policy, error: Ten
     return Step(torch.baddbmm(m, q, m), clipped, rescued)
 
 
-def rounding(square: Tensor, dtype: torch.dtype) -> Tensor:
-    """ν²‖G‖_F², see the module; at most one, where the entries of G are too, which a direction of zeros is beyond."""
-    return (square * (NOISE * torch.finfo(dtype).eps / 2) ** 2).clamp_max(1)
+def rounding(square: Tensor, dtype: torch.dtype, normalized: bool) -> Tensor:
+    """u‖G‖_F², see the module. A G of zeros that was divided by its largest entry has an infinite factor."""
+    error = square * (torch.finfo(dtype).eps / 2)
+    return error if normalized else error.clamp_max(1)
 
 
 def direction_size(square: Tensor, scale: Tensor | float) -> Tensor:
