@@ -17,6 +17,8 @@ from tests.fuzz.run import Run, Snapshot, difference, pieces
 
 TAKEN = "taken"
 _MODERATE_LR = 0.05
+_SQUARES_OVERFLOW = 1e18
+_RETRACTABLE = 100
 _LONG_LEAP = 1e12  # lr·|g| from which squares of squares leave the range of float32
 
 
@@ -281,11 +283,13 @@ class Machine:
         record = self._record(place)
         _, group = self._member(place)
         if promise is not None and promise.always_steps:
-            return ~record.kept
+            # the form for p ≪ n squares VAdam's average
+            return ~record.kept | ((record.loudest > _SQUARES_OVERFLOW) & (group["base"] == "vadam"))
         leap = float(group["lr"]) * record.loudest.clamp_min(1)
         any_length = group["base"] == "bb" or group.get("barzilai_borwein", False)
         if promise is not None and not any_length:
-            return ~record.kept | (leap > _LONG_LEAP)
+            # X − ηD of one long direction has no full rank in its precision, and no retraction: Cholesky squares it
+            return ~record.kept | (leap > (_RETRACTABLE if group["algorithm"] == "rgd" else _LONG_LEAP))
         value, state = before[place]
         far = distances(matrices_of(state.get("master", value), group)) > 0.1
         return ~record.kept | far | (leap > 0.01) | torch.tensor(any_length)

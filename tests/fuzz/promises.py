@@ -9,8 +9,6 @@ from torch import Tensor
 
 from orthoptim.views import compute_dtype, matrix_shape, to_matrices
 
-# ½, and what the form direct-p may add: along an almost normal gradient the rounding error of R moves an eigenvalue of
-# MMᴴ beyond 2 by 1e-6 at most (see orthoptim.stiefel.steps), and landing takes ¾ of that
 SAFE = 0.5
 STRICT = 1.5e-6
 
