@@ -115,3 +115,47 @@ def test_hostile_gradients_neither_overflow_nor_leave_the_manifold(four, kind, s
         assert drift.skipped == 0
         assert drift.max_distance < 0.5 if size > 1 else drift.max_distance < 1e-5
         assert drift.clipped == (10 if size > 1 else 0)
+
+
+def attacked(rank, case, dtype, landing):
+    """Distances after gradients that are almost normal, and after tiny ones at an absurd learning rate."""
+    worst = {}
+    for name, lr, base in (("almost normal", 1.0, oo.SGD()), ("tiny", 1e12, oo.VAdam())):
+        params = [torch.nn.Parameter(place(start(case, 0, dtype), case))]
+        opt = oo.POGO(params, lr=lr, base=base, landing=landing)
+        worst[name] = 0.0
+        for t in range(10):
+            noise = place(target(case, t, dtype), case)
+            params[0].grad = 1e13 * params[0].detach() + noise if name == "almost normal" else 1e-20 * noise
+            opt.step()
+            worst[name] = max(worst[name], opt.drift()[0].max_distance)
+    return worst, opt.drift()[0].rescued
+
+
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_guarantee_holds_for_matrices_that_are_cut(four, kind, dtype, landing):
+    bound = 3**-0.5 if landing == "safe" else 5e-6  # in the Frobenius norm
+    for worst, rescued in four.run(attacked, KINDS[kind][0], dtype, landing):
+        assert max(worst.values()) <= bound
+        assert rescued == 0
+
+
+def scaled(rank, case, factor):
+    params = [torch.nn.Parameter(place(start(case, 0, torch.float32), case))]
+    opt = oo.POGO(params, lr=0.1)
+    with torch.no_grad():
+        params[0].mul_(factor)
+    for t in range(40):
+        params[0].grad = place(target(case, t, torch.float32), case)
+        opt.step()
+    return opt.drift()[0]
+
+
+@pytest.mark.parametrize("factor", [3.0, 1e3, 0.01])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_matrices_that_are_far_away_come_back(four, kind, factor):
+    for drift in four.run(scaled, KINDS[kind][0], factor):
+        assert drift.rescued > 0
+        assert drift.max_distance <= 1e-3

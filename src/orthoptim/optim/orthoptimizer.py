@@ -491,7 +491,8 @@ class Orthoptimizer(Optimizer):
                 continue
             self._warned.add(param)
             index = next(i for i, other in enumerate(self.param_groups) if other is group)
-            position = next(i for i, other in enumerate(group["params"]) if other is param)
+            # of a DTensor that is whole on this rank, the local part is stepped
+            position = next(i for i, p in enumerate(group["params"]) if param is getattr(p, "_local_tensor", p))
             name = checks.parameter_name(group, position, f"group {index}")
             warn_user(
                 f"{name} was far from orthonormal ({int(flag.sum())} of {len(flag)} matrices): it was written after "
