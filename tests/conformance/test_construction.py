@@ -247,7 +247,6 @@ def test_an_empty_batch_is_legal_and_steps_nothing(make, dtype):
         (oo.POGO, {"landing_steps": True}, "Invalid landing_steps value: True"),
         (oo.POGO, {"landing_steps": 0}, "Invalid landing_steps value: 0; it must be at least 1"),
         (oo.POGO, {"landing": "moon"}, "Invalid landing: 'moon'"),
-        (oo.POGO, {"landing": None}, "Invalid landing: None"),
         (oo.RGD, {"metric": ["euclidean"]}, "Invalid metric: "),
         (oo.RGD, {"retraction": []}, "Invalid retraction: "),
         (oo.RSDM, {"r": 2.5}, "Invalid r value: 2.5; it must be an integer"),

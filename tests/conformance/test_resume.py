@@ -142,7 +142,7 @@ def test_loading_a_state_of_another_shape_is_refused(make):
     other = make([point(3, 6)], base=oo.SGD(momentum=0.9))
     steps(other, other.param_groups[0]["params"], 1)
     saved = other.state_dict()
-    with pytest.raises(ValueError, match=r"of shape \(3, 6\) for parameter 0 of group 0 \(4×6\)"):
+    with pytest.raises(ValueError, match=r"of shape \(3, 6\), not \(4, 6\), for parameter 0 of group 0 \(4×6\)"):
         opt.load_state_dict(saved)
     for name, value in before.items():
         assert torch.equal(opt.state[params[0]][name], value)

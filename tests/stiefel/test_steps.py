@@ -170,7 +170,7 @@ def test_fact_8_measuring_x_x_keeps_rounding_from_growing_and_replacing_it_by_i_
     assert walk(without_feedback, dtype, 1000, lr) >= 1e-4
 
 
-@pytest.mark.parametrize("landing", ["safe", "half"])
+@pytest.mark.parametrize("landing", ["safe", pytest.param("half", marks=pytest.mark.soak)])
 def test_fact_8_a_hundred_thousand_float32_steps_stay_within_1e_6(landing):
     policy = stiefel.policy(landing)
     lr = torch.tensor(0.01)

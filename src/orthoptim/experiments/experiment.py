@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from orthoptim.distributed.detect import full
 from orthoptim.experiments.claims import Claim
 from orthoptim.experiments.exhibits import Exhibit
 from orthoptim.experiments.methods import Options, Params
@@ -31,6 +32,16 @@ class Outcome(NamedTuple):
 
     status: Status
     message: str = ""
+
+
+def left_manifold(optimizer: torch.optim.Optimizer, step: int) -> Outcome | None:
+    """Nobody writes to the parameters of a trial: what had to be rescued had left the manifold by its own steps."""
+    rescued = sum(int(full(state["rescued"]).sum()) for state in optimizer.state.values() if "rescued" in state)
+    if rescued == 0:
+        return None
+    return Outcome(
+        "diverged", f"{rescued} steps of a matrix had to be rescued from far off the manifold by step {step}"
+    )
 
 
 class Problem(ABC):

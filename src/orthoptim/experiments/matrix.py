@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 import orthoptim as oo
-from orthoptim.experiments.experiment import Config, Outcome, Problem, load_optimizer_state, optimizer_state
+from orthoptim.experiments.experiment import (
+    Config,
+    Outcome,
+    Problem,
+    left_manifold,
+    load_optimizer_state,
+    optimizer_state,
+)
 from orthoptim.experiments.methods import Options
 
 # Values this many times those of the start and the optimum are on no way to it.
@@ -92,6 +99,8 @@ class MatrixProblem(Problem):
         value = self.value()
         if not abs(value) < self.too_far:  # nan as well
             return Outcome("diverged", f"the loss is {value:.3g} after {self.step} steps")
+        if lost := left_manifold(self.optimizer, self.step):
+            return lost
         if self.gap(value) < self.tolerance:
             return Outcome("converged")
         return Outcome("budget") if self.step >= self.budget else None

@@ -469,10 +469,10 @@ class Orthoptimizer(Optimizer):
         compile = group["compile"] or torch.compiler.is_compiling()
         for bucket in make_buckets(params, group["view"], group["side"], states_of, compile):
             lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
-            # first: a step that is interrupted between two blocks has skipped the others
-            torch._foreach_add_(together([steps[i] for i in bucket.members]), 1)
             for block in bucket.blocks:
                 step(block, bucket.half, lr, params, grads, columns)
+                if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
+                    torch._foreach_add_(together([steps[i] for i in block.members]), 1)
                 if step.rescued is not None:
                     self._warn_of_far(group, [params[i] for i in block.members], step.rescued)
 
@@ -496,8 +496,9 @@ class Orthoptimizer(Optimizer):
             name = checks.parameter_name(group, position, f"group {index}")
             warn_user(
                 f"{name} was far from orthonormal ({int(flag.sum())} of {len(flag)} matrices): it was written after "
-                "the optimizer was built. Steps bring it back and are counted as rescued in drift(); a matrix without "
-                "full rank does not step and is counted as skipped: call orthoptim.orthogonalize_ on it"
+                "the optimizer was built, or steps without a guarantee left the manifold. Steps bring it back and are "
+                "counted as rescued in drift(); a matrix without full rank does not step and is counted as skipped: "
+                "call orthoptim.orthogonalize_ on it"
             )
 
     def _read(self, state_dict: StateDict) -> Loaded:

@@ -90,8 +90,7 @@ def pogo_step(
 
     Example:
         >>> from orthoptim.stiefel.landing import policy
-        >>> x, _ = pogo_step(torch.eye(1, 2), torch.tensor([[0.0, 1.0]]), 0.1, policy("half"))
-        >>> x
+        >>> pogo_step(torch.eye(1, 2), torch.tensor([[0.0, 1.0]]), 0.1, policy("half")).x
         tensor([[ 0.9987, -0.0499]])
     """
     batch, (p, n) = x.shape[:-2], x.shape[-2:]

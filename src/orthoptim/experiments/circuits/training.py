@@ -13,7 +13,14 @@ from orthoptim.experiments.circuits.model import SquaredUnitaryCircuit
 from orthoptim.experiments.circuits.pictures import draw_inpaintings, draw_samples
 from orthoptim.experiments.circuits.schedule import Schedule
 from orthoptim.experiments.datasets import BatchLoader, Images, generator, load
-from orthoptim.experiments.experiment import Config, Outcome, Problem, load_optimizer_state, optimizer_state
+from orthoptim.experiments.experiment import (
+    Config,
+    Outcome,
+    Problem,
+    left_manifold,
+    load_optimizer_state,
+    optimizer_state,
+)
 from orthoptim.experiments.parallel import ranks, sharding
 
 VALIDATION = 0.05
@@ -104,6 +111,8 @@ class CircuitTraining(Problem):
             return Outcome("diverged", f"the loss is {self._last_loss:.3g} after {self.step} steps")
         if self.due() and not (away := self.distances().max().item()) < LOST:
             return Outcome("diverged", f"a matrix is {away:.3g} from the manifold after {self.step} steps")
+        if self.due() and (lost := left_manifold(self.optimizer, self.step)):
+            return lost
         if self.step // self.loader.steps_per_epoch > self.schedule.epochs:
             bpd = self.validation_bpd()
             if not math.isfinite(bpd):
