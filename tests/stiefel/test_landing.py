@@ -340,9 +340,12 @@ def test_an_ordinary_step_is_not_a_rescue_and_is_not_changed_by_the_possibility(
     c = stiefel.defect(x.reshape(-1, *shape[-2:]) + xi * 0.1)
     size = torch.linalg.matrix_norm(c) ** 2
     top = c.diagonal(dim1=-2, dim2=-1).real.amax(-1)
-    found = stiefel.rescue(size, top.clamp_max(1), shape[-2], stiefel.policy("safe"), torch.full_like(size, 9.0))
+    found = stiefel.rescue(top.clamp_max(1), shape[-2], stiefel.policy("safe"), size, torch.full_like(size, 9.0))
     assert (found.scale == 1).all()
-    assert (found.settle == 1).all()
+    assert not (found.flag & (size <= 81)).any()
+    factor, shift = stiefel.half_factors(found.scale)
+    assert (factor == -0.5).all()
+    assert (shift == 0).all()
 
 
 @pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1e-5)])

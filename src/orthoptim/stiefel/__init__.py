@@ -16,7 +16,7 @@ from orthoptim.stiefel.geometry import (
     subtract_identity,
     sym,
 )
-from orthoptim.stiefel.landing import POLICIES, Policy, Rescue, land, policy, rescue
+from orthoptim.stiefel.landing import POLICIES, Policy, Rescue, half_factors, land, policy, rescue
 from orthoptim.stiefel.plan import block_size, choose, cost
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_columns_where, project_where, tangent, whitening
@@ -40,6 +40,7 @@ __all__ = [
     "cost",
     "defect",
     "distance",
+    "half_factors",
     "inner",
     "is_deficient",
     "land",

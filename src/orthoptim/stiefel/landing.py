@@ -32,11 +32,11 @@ f maps [−½, 1] into [½, 1]. If spec(XXᴴ) ⊂ [1−δ, 1] with δ ≤ ½, t
 |f(c) − 1| ≤ ½|c| on [−½, 1], so ‖Δ⁺‖_F ≤ ½‖C‖_F. Hence ‖XXᴴ − I‖_F ≤ 1/√3 is invariant, for any p.
 
 *Rescue.* A matrix that somebody wrote far off the manifold has an eigenvalue of MMᴴ beyond 1 + τ². It is seen on the
-diagonal of C; then M is first scaled by ρ = √(2/μ) with μ ≥ λmax(MMᴴ). Now spec(C′) ⊂ (−1, 1], f maps that into (0, 1],
-and from XXᴴ ⪯ I no further leap exceeds 1 + τ²: a matrix is scaled once (or, from beyond 10⁴, until its size is right).
+diagonal of C; then M is first scaled by ρ = √(2/μ), where μ = p·max diag MMᴴ ≥ tr MMᴴ ≥ λmax(MMᴴ). Now
+spec(C′) ⊂ (−1, 1], f maps that into (0, 1], and from XXᴴ ⪯ I no further leap exceeds 1 + τ²: a matrix is scaled once.
 After that every eigenvalue grows, the small ones by 9/4 in a step: a matrix of full rank comes back in about
-log(κ²)/log(9/4) + 4 steps. An eigenvalue beyond 2 that the diagonal does not show is landed as it is; if it grows, the
-diagonal shows it.
+log(pκ²)/log(9/4) + 4 steps. An eigenvalue beyond 2 that the diagonal does not show is landed as it is; if it grows, the
+diagonal shows it. ρM is computed as M + (ρ − 1)M, which loses u/ρ: the directions of a matrix of 1e8 are lost.
 """
 
 from collections.abc import Callable
@@ -47,16 +47,13 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel import polynomial
-from orthoptim.stiefel.geometry import square_norm
+from orthoptim.stiefel.geometry import as_real, square_norm
 
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""
 
 _LONGEST = 10.0
 """‖sR‖_F/√p beyond which a leap is cut off by any policy: from a matrix that is far away, leaps are far too long."""
-
-_LEAST_SCALE = 1e-2
-"""How much a rescue scales down in one step: ρM is computed as M + (ρ − 1)M, which loses u/ρ."""
 
 
 class Policy(NamedTuple):
@@ -69,36 +66,39 @@ class Policy(NamedTuple):
 
 
 class Rescue(NamedTuple):
-    """What is done to each matrix before it is landed: M ← ρM, and C as it is then. One value per matrix.
+    """What is done to each matrix before it is landed, one value per matrix.
 
     Attributes:
-        scale: ρ; 1 in every ordinary step.
-        settle: 1, or 0 where even ρM is too far to be landed.
+        scale: ρ, for M ← ρM; 1 in every ordinary step.
         flag: which matrices no sequence of ordinary steps explains.
     """
 
     scale: Tensor
-    settle: Tensor
     flag: Tensor
 
 
-def rescue(size: Tensor, top: Tensor, p: int, policy: Policy, leap: Tensor | None) -> Rescue:
+def rescue(top: Tensor, p: int, policy: Policy, size: Tensor | None, leap: Tensor | None) -> Rescue:
     """See the module; no branch, and exactly ρ = 1 in ordinary steps.
 
     Args:
-        size: ‖C‖_F².
         top: the largest entry on the diagonal of C.
         p: the size of C.
         policy: how to land.
+        size: ‖C‖_F², where the policy clips.
         leap: (s‖R‖_F)², where the policy clips.
     """
     far = top > policy.reach - 1
-    # λmax(MMᴴ) ≤ 1 + ‖C‖_F, whose square may overflow, and ≤ tr MMᴴ
-    bound = torch.minimum(1 + size.sqrt(), p * (1 + top))
-    scale = torch.where(far, (2 / bound).sqrt(), 1.0)
-    settle = (scale >= _LEAST_SCALE).to(scale.dtype)
-    flag = far | ((top < -0.5) if leap is None else (size > leap * leap + _FAR))
-    return Rescue(scale.clamp_min(_LEAST_SCALE), settle, flag)
+    # λmax(MMᴴ) ≤ tr MMᴴ ≤ p·(1 + top)
+    scale = torch.where(far, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
+    if size is None or leap is None:
+        return Rescue(scale, far | (top < -0.5))
+    return Rescue(scale, far | (size > leap * leap + _FAR))
+
+
+def half_factors(rho: Tensor) -> tuple[Tensor, Tensor]:
+    """The factor of C and the multiple of I that make Q for λ = ½: (I + Q)M = ρ(I − ½C′)M, C′ = ρ²(C + I) − I."""
+    factor = rho * rho * rho * -0.5
+    return factor, torch.add(factor, rho, alpha=1.5) - 1
 
 
 def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -109,20 +109,20 @@ def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> tuple[Tensor,
         policy: how to land.
         leap: (s‖R‖_F)² for each matrix, where the policy clips.
     """
-    diagonal = c.diagonal(dim1=-2, dim2=-1)
-    rho, settle, flag = rescue(square_norm(c), diagonal.real.amax(-1), c.shape[-1], policy, leap)
-    # C of ρM is ρ²(C + I) − I
+    size = None if leap is None else square_norm(c)
+    rho, flag = rescue(c.real.diagonal(dim1=-2, dim2=-1).amax(-1), c.shape[-1], policy, size, leap)
+    if policy.half:
+        return _affine_(c, *half_factors(rho)), flag
     square = rho * rho
-    factor, shift = settle * square, settle * (square - 1)
-    if policy.half:  # Q = ρ(I − ½C) − I in one pass
-        q, factor, shift = c, -0.5 * rho * factor, rho - 1 - 0.5 * rho * shift
-    else:
-        c = c.mul_(factor[:, None, None])
-        c.diagonal(dim1=-2, dim2=-1).add_(shift[:, None])
-        q, factor, shift = policy.correction(c), rho, rho - 1
-    q = q.mul_(factor[:, None, None])
-    q.diagonal(dim1=-2, dim2=-1).add_(shift[:, None])
-    return q, flag
+    return _affine_(policy.correction(_affine_(c, square, square - 1)), rho, rho - 1), flag
+
+
+def _affine_(a: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+    """Factor·A + shift·I, in the memory of A; the parts of complex entries by themselves, which is faster."""
+    real = as_real(a)
+    real.mul_(factor.reshape(-1, *[1] * (real.ndim - 1)))
+    a.real.diagonal(dim1=-2, dim2=-1).add_(shift[:, None])
+    return a
 
 
 class Length(NamedTuple):

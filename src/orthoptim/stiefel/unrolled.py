@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.landing import Policy, clip, land, rescue
+from orthoptim.stiefel.landing import Policy, clip, half_factors, land, rescue
 
 Table = list[list[Tensor]]
 Upper = dict[tuple[int, int], Tensor]
@@ -43,7 +43,9 @@ def unrolled(
     p, n = len(x), len(x[0])
     wide, square, results = _slots(new, p, n)
     r = _relative_gradient(x, g, 0.5 * scale, wide, square)
-    length, clipped, leap = clip(eta, _sum_of_squares([entry for row in r for entry in row]), p, policy)
+    length, clipped, leap = eta, None, None
+    if policy.clip is not None:
+        length, clipped, leap = clip(eta, _sum_of_squares([entry for row in r for entry in row]), p, policy)
     m = [[torch.addcmul(x[i][j], r[i][j], length, value=-1, out=wide[i * n + j]) for j in range(n)] for i in range(p)]
     minus = m[0][0].new_full((), -1.0)
     pairs = [(i, j) for i in range(p) for j in range(i, p)]
@@ -105,14 +107,13 @@ def _land(c: Upper, p: int, policy: Policy, leap: Tensor | None) -> tuple[Upper,
         shape = c[0, 0].shape
         return {(i, j): whole[:, i, j].reshape(shape) for i, j in c}, flag.reshape(shape)
     diagonal = [c[i, i].real for i in range(p)]
-    others = [entry for (i, j), entry in c.items() if i < j]
-    size = _sum_of_squares(diagonal)
-    if others:
-        size.add_(_sum_of_squares(others), alpha=2)
-    rho, settle, flag = rescue(size, reduce(torch.maximum, diagonal), p, policy, leap)
-    # Q = ρ(I − ½C′) − I with C′ = settle·(ρ²(C + I) − I)
-    square, lift = rho * rho, 0.5 * rho * settle
-    factor, shift = -lift * square, rho - 1 - lift * (square - 1)
+    size = None
+    if leap is not None:
+        size = _sum_of_squares(diagonal)
+        if others := [entry for (i, j), entry in c.items() if i < j]:
+            size.add_(_sum_of_squares(others), alpha=2)
+    rho, flag = rescue(reduce(torch.maximum, diagonal), p, policy, size, leap)
+    factor, shift = half_factors(rho)
     return {
         (i, j): torch.addcmul(shift, entry, factor, out=entry) if i == j else entry.mul_(factor)
         for (i, j), entry in c.items()
