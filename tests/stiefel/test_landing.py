@@ -343,7 +343,7 @@ def test_an_ordinary_step_is_not_a_rescue_and_is_not_changed_by_the_possibility(
     found = stiefel.rescue(top.clamp_max(1), shape[-2], stiefel.policy("safe"), size, torch.full_like(size, 9.0))
     assert (found.scale == 1).all()
     assert not (found.flag & (size <= 81)).any()
-    factor, shift = stiefel.half_factors(found.scale)
+    factor, shift = stiefel.half_factors(found.scale, found.lands)
     assert (factor == -0.5).all()
     assert (shift == 0).all()
 

@@ -33,10 +33,10 @@ f maps [−½, 1] into [½, 1]. If spec(XXᴴ) ⊂ [1−δ, 1] with δ ≤ ½, t
 
 *Rescue.* A matrix that somebody wrote far off the manifold has an eigenvalue of MMᴴ beyond 1 + τ². It is seen on the
 diagonal of C; then M is first scaled by ρ = √(2/μ), where μ = p·max diag MMᴴ ≥ tr MMᴴ ≥ λmax(MMᴴ). Now
-spec(C′) ⊂ (−1, 1], f maps that into (0, 1], and from XXᴴ ⪯ I no further leap exceeds 1 + τ²: a matrix is scaled once.
-After that every eigenvalue grows, the small ones by 9/4 in a step: a matrix of full rank comes back in about
-log(pκ²)/log(9/4) + 4 steps. An eigenvalue beyond 2 that the diagonal does not show is landed as it is; if it grows, the
-diagonal shows it. ρM is computed as M + (ρ − 1)M, which loses u/ρ: the directions of a matrix of 1e8 are lost.
+spec(C′) ⊂ (−1, 1], f maps that into (0, 1], and from XXᴴ ⪯ I no further leap exceeds 1 + τ²: a matrix is scaled once
+(a large one in steps of 1/100). After that every eigenvalue grows, the small ones by 9/4 in a step: a matrix of full
+rank comes back in about log(pκ²)/log(9/4) + 4 steps. An eigenvalue beyond 2 that the diagonal does not show is landed
+as it is; if it grows, the diagonal shows it.
 """
 
 from collections.abc import Callable
@@ -51,6 +51,9 @@ from orthoptim.stiefel.geometry import as_real, square_norm
 
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""
+
+_LEAST_SCALE = 1e-2
+"""How much a rescue scales down in one step: ρM is computed as M + (ρ − 1)M, which loses u/ρ."""
 
 _LONGEST = 10.0
 """‖sR‖_F/√p beyond which a leap is cut off by any policy: from a matrix that is far away, leaps are far too long."""
@@ -70,10 +73,12 @@ class Rescue(NamedTuple):
 
     Attributes:
         scale: ρ, for M ← ρM; 1 in every ordinary step.
+        lands: 1, or 0 where even ρM is too far away to be landed.
         flag: which matrices no sequence of ordinary steps explains.
     """
 
     scale: Tensor
+    lands: Tensor
     flag: Tensor
 
 
@@ -90,15 +95,15 @@ def rescue(top: Tensor, p: int, policy: Policy, size: Tensor | None, leap: Tenso
     far = top > policy.reach - 1
     # λmax(MMᴴ) ≤ tr MMᴴ ≤ p·(1 + top)
     scale = torch.where(far, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
-    if size is None or leap is None:
-        return Rescue(scale, far | (top < -0.5))
-    return Rescue(scale, far | (size > leap * leap + _FAR))
+    flag = far | ((top < -0.5) if size is None or leap is None else (size > leap * leap + _FAR))
+    return Rescue(scale.clamp_min(_LEAST_SCALE), (scale >= _LEAST_SCALE).to(scale.dtype), flag)
 
 
-def half_factors(rho: Tensor) -> tuple[Tensor, Tensor]:
+def half_factors(rho: Tensor, lands: Tensor) -> tuple[Tensor, Tensor]:
     """The factor of C and the multiple of I that make Q for λ = ½: (I + Q)M = ρ(I − ½C′)M, C′ = ρ²(C + I) − I."""
-    factor = rho * rho * rho * -0.5
-    return factor, torch.add(factor, rho, alpha=1.5) - 1
+    half = lands * rho * 0.5
+    factor = -half * rho * rho
+    return factor, factor + half + (rho - 1)
 
 
 def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -110,11 +115,11 @@ def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> tuple[Tensor,
         leap: (s‖R‖_F)² for each matrix, where the policy clips.
     """
     size = None if leap is None else square_norm(c)
-    rho, flag = rescue(c.real.diagonal(dim1=-2, dim2=-1).amax(-1), c.shape[-1], policy, size, leap)
+    rho, lands, flag = rescue(c.real.diagonal(dim1=-2, dim2=-1).amax(-1), c.shape[-1], policy, size, leap)
     if policy.half:
-        return _affine_(c, *half_factors(rho)), flag
+        return _affine_(c, *half_factors(rho, lands)), flag
     square = rho * rho
-    return _affine_(policy.correction(_affine_(c, square, square - 1)), rho, rho - 1), flag
+    return _affine_(policy.correction(_affine_(c, lands * square, lands * (square - 1))), rho, rho - 1), flag
 
 
 def _affine_(a: Tensor, factor: Tensor, shift: Tensor) -> Tensor:

@@ -112,8 +112,8 @@ def _land(c: Upper, p: int, policy: Policy, leap: Tensor | None) -> tuple[Upper,
         size = _sum_of_squares(diagonal)
         if others := [entry for (i, j), entry in c.items() if i < j]:
             size.add_(_sum_of_squares(others), alpha=2)
-    rho, flag = rescue(reduce(torch.maximum, diagonal), p, policy, size, leap)
-    factor, shift = half_factors(rho)
+    rho, lands, flag = rescue(reduce(torch.maximum, diagonal), p, policy, size, leap)
+    factor, shift = half_factors(rho, lands)
     return {
         (i, j): torch.addcmul(shift, entry, factor, out=entry) if i == j else entry.mul_(factor)
         for (i, j), entry in c.items()
