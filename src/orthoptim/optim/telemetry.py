@@ -23,7 +23,7 @@ class Drift(NamedTuple):
         matrices: how many there are.
         mean_distance: the mean of their distances ‖XXᴴ − I‖_F.
         max_distance: the largest of them.
-        skipped: how many steps of a matrix were left out, because they were not finite.
+        skipped: how many steps of a matrix were left out: not finite, or of a matrix without full rank.
         clipped: how many steps of a matrix were shortened.
         rescued: how many steps of a matrix brought it back from far away.
         deficient: how many matrices do not have full rank, so that no step can bring them back.
