@@ -1,0 +1,72 @@
+"""The cost model counts multiply–adds; symmetric products by blocks are the products they replace."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from orthoptim.stiefel import plan, steps
+from tests.strategies import DTYPES, eps, gaussian
+
+
+@pytest.mark.parametrize(
+    ("form", "p", "n", "expected"),
+    [
+        ("direct-n", 2, 10, 2 * 200 + 2 * 40),
+        ("direct-p", 2, 10, 6 * 40),
+        ("gram", 2, 10, 5 * 40 + 7 * 8),
+        ("direct-n", 255, 300, 2 * 255 * 300**2 + 2 * 255**2 * 300),
+        ("direct-n", 256, 300, 2 * 256 * 300**2 + 1.8 * 256**2 * 300),
+        ("direct-p", 256, 300, 5.6 * 256**2 * 300),
+        ("gram", 256, 300, 4.6 * 256**2 * 300 + 7 * 256**3),
+    ],
+)
+def test_the_cost_of_a_form_is_its_products(form, p, n, expected):
+    assert plan.cost(form, p, n) == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_unknown_form_has_no_cost():
+    with pytest.raises(ValueError, match="Invalid form: 'cheap'"):
+        plan.cost("cheap", 2, 3)
+
+
+def test_only_matrices_of_up_to_four_columns_are_unrolled():
+    assert [plan.choose(3, n) for n in (3, 4, 5)] == ["tiny", "tiny", "direct-n"]
+
+
+def test_gram_is_chosen_for_normalised_directions_only():
+    assert plan.choose(10, 1000) == "direct-p"
+    assert plan.choose(10, 1000, normalized=True) == "gram"
+
+
+def test_a_block_fills_the_cache_and_holds_at_least_one_matrix():
+    assert plan.block_size(3, 3, 4) == plan.block_size(4, 4, 8) == 65536
+    assert plan.block_size(5, 5, 4) == 15 * 2**17 // 100
+    assert plan.block_size(4, 8, 8) == 15 * 2**17 // 256
+    assert plan.block_size(2000, 3000, 8) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(8, 3), (7, 9), (2, 13, 5), (3, 2, 4, 6)])
+@pytest.mark.parametrize("levels", [0, 1, 2])
+def test_a_symmetric_product_by_any_levels_of_blocks_is_the_product(levels, shape, dtype):
+    x = gaussian(shape, dtype, 0)
+    product = steps._symmetric(x, levels)
+    torch.testing.assert_close(product, x @ x.mH, rtol=0, atol=100 * eps(dtype))
+    if levels:  # the upper half is the adjoint of the lower to the last bit
+        half = shape[-2] // 2
+        assert torch.equal(product[..., :half, half:], product[..., half:, :half].mH)
+
+
+def work(p, n):
+    """The part of the full product's multiply–adds that a symmetric one takes."""
+    x = gaussian((p, n), torch.float32, 0)
+    with FlopCounterMode(display=False) as counter:
+        product = steps.symmetric(x)
+    torch.testing.assert_close(product, x @ x.mH, rtol=1e-4, atol=1e-3)
+    return counter.get_total_flops() / (2 * p * p * n)
+
+
+def test_two_levels_of_blocks_save_three_eighths_where_there_is_work_enough():
+    assert work(256, 4096) == 5 / 8
+    assert work(256, 4095) == 1  # less than 2²⁸ multiply–adds
+    assert work(255, 4200) == 1  # too few rows
