@@ -3,11 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Two workers with two torch threads each are ten times slower than with one: see tests/conftest.py.
 WORKERS ?= 2
+# Of everything that is drawn at random.
+SEED ?= 0
 
 # The library without its experiments and benchmarks: what coverage is measured of.
 LIBRARY := tests src/orthoptim $(addprefix --ignore=,tests/experiments tests/test_bench.py src/orthoptim/experiments src/orthoptim/bench)
 
-.PHONY: demo test test-floor kills coverage soak fuzz bench lint install clean
+.PHONY: demo test test-floor kills coverage mutants soak fuzz bench lint install clean
 
 # Two experiments of the paper, small: figures and a page to look at. What is in results/ already is not run again.
 demo: install
@@ -30,6 +32,11 @@ kills: install
 coverage: install
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term $(LIBRARY)
 
+# Mutation testing of stiefel/ and base/: fails if fewer than nine in ten changes of a formula make a test fail.
+MUTANTS ?= 220
+mutants: install
+	$(BIN)/python -m tests.mutation --count $(MUTANTS) --seed $(SEED)
+
 # What takes minutes: the same claims at larger sizes.
 soak: install
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m soak
@@ -37,7 +44,6 @@ soak: install
 # Hours: random sequences of operations (0.3 s each), then the search for the worst gradients.
 SEQUENCES ?= 30000
 TRIALS ?= 1000000
-SEED ?= 0
 fuzz: install
 	$(BIN)/python -m tests.fuzz --sequences $(SEQUENCES) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.adversary --trials $(TRIALS) --seed $(SEED)

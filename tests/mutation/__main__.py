@@ -1,0 +1,201 @@
+"""Runs the tests against a sample of mutants, each in a process of its own; the score is printed per file.
+
+A process that has imported torch and pytest but not the library is forked for each mutant. The child's import hook
+serves the mutated module, and pytest runs the tests of that module. A mutant that fails or hangs is killed.
+"""
+
+import argparse
+import ast
+import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import hypothesis
+import pytest
+import torch
+
+from tests.mutation.mutate import Mutant, mutants, mutated
+
+SOURCE = Path(__file__).parents[2] / "src"
+ROOMS = ("stiefel", "base")
+OTHERS = ("torch.", "hypothesis.", "numpy", "mpmath", "_pytest.", "sympy", "scipy")
+EXAMPLES = 10
+"""Of each property: more would find little else, and a mutant that survives runs them all."""
+
+SLOW = (
+    "thousand or compile or machine_code or iterations or equivariant or converges or haar or fact_5 or every_direction"
+    " or scaled_matrix or safe_region"
+)
+"""Tests of many steps: what they find, others find sooner."""
+
+TESTS = {
+    "geometry": ["stiefel/test_geometry.py"],
+    "polynomial": ["stiefel/test_polynomial.py"],
+    "points": ["stiefel/test_points.py"],
+    "plan": ["stiefel/test_plan.py", "stiefel/test_steps.py"],
+    "columns": ["stiefel/test_columns.py"],
+    "draws": ["stiefel/test_draws.py", "optim/test_methods.py"],
+    "retractions": ["stiefel/test_retractions.py", "optim/test_methods.py"],
+    "landing": ["stiefel/test_landing.py", "stiefel/test_steps.py", "optim/test_rescue.py"],
+    "steps": ["stiefel/test_steps.py", "stiefel/test_landing.py", "optim/test_rescue.py"],
+    "unrolled": ["stiefel/test_steps.py", "stiefel/test_landing.py", "optim/test_rescue.py"],
+    "base": ["base/test_hyperparameters.py", "base/test_directions.py", "optim/test_state.py"],
+    "bb": ["base/test_directions.py", "base/test_bb.py", "optim/test_bb.py"],
+}
+DEFAULT = ["base/test_directions.py", "base/test_hyperparameters.py", "optim/test_pogo.py"]
+
+
+class Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Serves one module from a syntax tree."""
+
+    def __init__(self, name: str, path: Path, tree: ast.Module):
+        self.name, self.path, self.tree = name, path, tree
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self, origin=str(self.path)) if name == self.name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self.tree, str(self.path), "exec"), module.__dict__)
+
+
+class FewExamples:
+    """A pytest plugin: properties are tested with few examples, also those that ask for more, and none is shrunk."""
+
+    PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            test = getattr(item, "function", None)
+            asked = getattr(test, "_hypothesis_internal_use_settings", None)
+            if getattr(test, "is_hypothesis_test", False):
+                few = min(EXAMPLES, (asked or hypothesis.settings.default).max_examples)
+                test._hypothesis_internal_use_settings = hypothesis.settings(
+                    asked, max_examples=few, phases=self.PHASES, database=None
+                )
+
+
+def run_tests(module: str) -> int:
+    """Runs the tests of a module; pytest's exit status."""
+    paths = [f"tests/{name}" for name in TESTS.get(module, DEFAULT) if (SOURCE.parent / "tests" / name).exists()]
+    options = [
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:doctest",
+        "-o",
+        "addopts=",
+        "--tb=line",
+    ]
+    return int(pytest.main([*options, "-m", "not soak", "-k", f"not ({SLOW})", *paths], plugins=[FewExamples()]))
+
+
+def survives(path: Path, tree: ast.Module | None, seconds: float, report: int | None = None) -> bool:
+    """Whether all tests pass with the module at the path as the tree has it, within the time.
+
+    Args:
+        path: the module's.
+        tree: its changed syntax; ``None``: as it is.
+        seconds: when to give up.
+        report: where to write the names of the modules that torch and others have imported by then.
+    """
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        if tree is not None:
+            name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+            sys.meta_path.insert(0, Hook(name, path, tree))
+        try:
+            status = run_tests(path.stem)
+        except BaseException:
+            status = 99
+        if report is not None:
+            os.write(report, " ".join(name for name in sys.modules if name.startswith(OTHERS)).encode())
+        os._exit(status)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def warm_up(path: Path) -> bool:
+    """Whether the tests pass without any change; imports what they import, so that no child has to."""
+    with tempfile.TemporaryFile("w+") as names:
+        passed = survives(path, None, 600, report=names.fileno())
+        names.seek(0)
+        for name in names.read().split():
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    return passed
+
+
+def files() -> Iterator[Path]:
+    """The modules to mutate."""
+    for room in ROOMS:
+        yield from (path for path in sorted((SOURCE / "orthoptim" / room).glob("*.py")) if path.stem != "__init__")
+
+
+def sample(count: int, seed: int, names: list[str]) -> list[Mutant]:
+    """A random sample of all mutants, or those of the given names; the same for the same seed and sources."""
+    everything = [mutant for path in files() for mutant in mutants(path)]
+    if names:
+        return [m for m in everything if m.name in names or m.path.stem in names]
+    chosen = random.Random(seed).sample(everything, min(count, len(everything)))
+    return sorted(chosen, key=lambda mutant: (mutant.path, mutant.number))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("names", nargs="*", help="mutants to run (landing.py:17) or modules (landing); default: sample")
+    parser.add_argument("--count", type=int, default=220, help="the size of the sample")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = sample(args.count, args.seed, args.names)
+    limits: dict[Path, float] = {}
+    total, survived = Counter[Path](), Counter[Path]()
+    for mutant in chosen:
+        path = mutant.path
+        if path not in limits:  # the tests must pass as things are
+            start = time.monotonic()
+            if not warm_up(path):
+                sys.exit(f"{path.stem}: its tests fail without any change")
+            limits[path] = 30 + 4 * (time.monotonic() - start)
+            print(f"# {path.stem}: {time.monotonic() - start:.0f} s", flush=True)
+        total[path] += 1
+        if survives(path, mutated(mutant), limits[path]):
+            survived[path] += 1
+            print(f"survived {mutant.name}, line {mutant.line}: {mutant.change}, in {mutant.place}", flush=True)
+    print("\n| file | mutants | killed | survived |\n|---|---|---|---|")
+    for path in total:
+        name = path.relative_to(SOURCE / "orthoptim")
+        print(f"| `{name}` | {total[path]} | {total[path] - survived[path]} | {survived[path]} |")
+    every, alive = total.total(), survived.total()
+    print(f"| all | {every} | {every - alive} | {alive} |\n\n{1 - alive / every:.1%} killed (seed {args.seed})")
+    sys.exit(alive > 0.1 * every)
+
+
+if __name__ == "__main__":
+    main()
