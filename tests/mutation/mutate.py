@@ -54,8 +54,8 @@ def changes(node: ast.AST) -> Iterator[Callable[[], ast.AST]]:
         yield lambda: _set(node, value=node.value + 1)
         yield lambda: _set(node, value=node.value - 1)
     elif isinstance(node, ast.Constant) and isinstance(node.value, float):
-        yield lambda: _set(node, value=1.5 * node.value)
-        yield lambda: _set(node, value=node.value / 1.5)
+        yield lambda: _set(node, value=1.5 * node.value or 1.0)
+        yield lambda: _set(node, value=node.value / 1.5 or -1.0)
     if isinstance(node, ast.Attribute) and node.attr in NAMES:
         yield lambda: _set(node, attr=NAMES[node.attr])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in DROPPED:

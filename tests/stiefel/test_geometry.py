@@ -54,6 +54,51 @@ def test_square_norm_is_that_of_each_matrix_however_they_lie_in_memory(shape, dt
     np.testing.assert_allclose(stiefel.square_norm(a), expected, rtol=100 * eps(dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(5, 1, 1), (5, 3, 3), (5, 4, 4), (5, 2, 8), (1, 3, 3), (5, 4, 5)])
+def test_square_norm_of_tiny_matrices_whose_batch_is_last_in_memory(shape, dtype):
+    a = gaussian((*shape[1:], shape[0]), dtype, 0).movedim(-1, 0)
+    expected = reference.each(lambda a: (abs(a) ** 2).sum(), a)
+    np.testing.assert_allclose(stiefel.square_norm(a), expected, rtol=100 * eps(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norm_overflows_and_underflows_only_where_it_must(dtype):
+    a = gaussian((2, 3, 4), dtype, 0)
+    expected = reference.each(np.linalg.norm, a)
+    info = torch.finfo(dtype)
+    for size in (info.tiny, 1e-25, 1.0, 1e25, info.max / 100):
+        np.testing.assert_allclose(reference.double(stiefel.norm(size * a)) / size, expected, rtol=1e-5)
+    assert stiefel.norm(torch.zeros(2, 3, 4, dtype=dtype)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lerp_is_a_weighted_mean(dtype):
+    a, b = gaussian((2, 3, 4), dtype, 0), gaussian((2, 3, 4), dtype, 1)
+    torch.testing.assert_close(stiefel.lerp(a, b, 0.3), 0.7 * a + 0.3 * b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1e-10, 1.0, 1e10])
+def test_a_matrix_is_deficient_where_its_least_singular_value_is_rounding_of_its_largest(size, dtype):
+    u = eps(dtype) / 2
+    least = torch.tensor([0.0, 3 * 0.5 * u, 3 * 2 * u, 1e-2], dtype=dtype.to_real())
+    x = torch.zeros(4, 3, 5, dtype=dtype)
+    x[:, 0, 1], x[:, 1, 0], x[:, 2, 4] = size, -size, least * size
+    assert stiefel.is_deficient(x).tolist() == [True, True, False, False]
+    assert stiefel.is_deficient(torch.zeros(2, 3, dtype=dtype))
+    assert not stiefel.is_deficient(torch.eye(2, 3, dtype=dtype))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_entries_that_are_not_finite_count_as_zero_for_the_rank(bad):
+    x = torch.eye(2, 3)
+    x[0, 0] = bad
+    assert stiefel.is_deficient(x)
+    x[0, 2] = 1
+    assert not stiefel.is_deficient(x)
+
+
 @given(shapes(), dtypes, seeds)
 def test_max_entry_is_that_of_each_matrix(shape, dtype, seed):
     a = gaussian(shape, dtype, seed)

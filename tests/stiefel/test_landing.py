@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orthoptim import stiefel
-from orthoptim.stiefel.landing import newton_schulz
+from orthoptim.stiefel.landing import clip, newton_schulz
 from tests import reference
 from tests.strategies import (
     DOUBLE,
@@ -304,6 +304,28 @@ def test_a_negative_learning_rate_is_clipped(form, landing):
     assert spectral_distance(step.x) <= 0.5 + 20 * eps(x.dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_length_is_cut_off_at_the_clip_and_squares_that_underflow_are_taken_for_the_largest_that_do(dtype):
+    info = torch.finfo(dtype)
+    eta = torch.tensor([0.1, 1.0, -1.0, 1e30, 1.0], dtype=dtype)
+    size = torch.tensor([4.0, 4.0, 4.0, 0.0, 0.0], dtype=dtype)
+    s, clipped, square = clip(eta, size, 3, stiefel.policy("safe"))
+    longest = math.sqrt(info.eps / info.tiny)
+    np.testing.assert_allclose(s, [0.1, 0.5, -0.5, min(1e30, longest), 1.0], rtol=1e-6)
+    assert clipped.tolist() == [False, True, True, longest < 1e30, False]
+    np.testing.assert_allclose(square, [0.04, 1, 1, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("lr", [1e6, -1e6])
+@pytest.mark.parametrize("form", stiefel.FORMS)
+def test_a_leap_that_no_policy_could_follow_is_cut_off_at_ten_for_each_row(form, lr):
+    for p in (1, 2, 4):
+        x = orthonormal((2, p, 6), torch.float64, 0)
+        policy = stiefel.Policy(None, torch.zeros_like, reach=math.inf)
+        leap = stiefel.pogo_step(x, gradient(x, 1, 1.0, "tangent"), lr, policy, form).x - x
+        np.testing.assert_allclose(norm(leap), 10 * math.sqrt(p), rtol=1e-6)
+
+
 # Far away
 
 
@@ -332,6 +354,41 @@ def test_a_rescue_leaves_the_directions_of_a_scaled_matrix(landing):
     singular = torch.linalg.svdvals(step.x)
     torch.testing.assert_close(step.x, singular[0] * x)
     assert singular[0] <= 1
+
+
+def rescue(size, top, p=2, landing="safe", leap=0.0):
+    """Scale, settle and flag of matrices with these ‖C‖_F² and largest diagonal entries of C."""
+    size, top = torch.tensor(size, dtype=torch.float64), torch.tensor(top, dtype=torch.float64)
+    lengths = None if leap is None else torch.full_like(size, leap)
+    return (found.tolist() for found in stiefel.rescue(size, top, p, stiefel.policy(landing), lengths))
+
+
+def test_a_matrix_is_scaled_where_the_diagonal_shows_that_it_is_far_away():
+    scale, settle, flag = rescue([1.0, 1.21, 100.0], [1.09, 1.11, 9.0])
+    bounds = [2, 1 + 1.1, 11]  # 1 + ‖C‖_F
+    assert scale == pytest.approx([1, math.sqrt(2 / bounds[1]), math.sqrt(2 / bounds[2])], rel=1e-12)
+    assert settle == [1, 1, 1]
+    assert flag[1:] == [True, True]
+    (scale,), _, _ = rescue([1e300], [5.0], p=3)
+    assert scale == pytest.approx(math.sqrt(2 / 18), rel=1e-12)  # p times the largest diagonal entry of MMᴴ
+    scale, _, flag = rescue([1e4, 1e4], [98.9, 99.1], landing="half", leap=None)
+    assert scale == pytest.approx([1, math.sqrt(2 / 101)], rel=1e-12)
+    assert flag == [False, True]
+
+
+def test_a_matrix_that_is_too_far_is_scaled_by_a_hundredth_and_not_landed():
+    scale, settle, flag = rescue([1.9e4**2, 2.1e4**2], [1e6, 1e6])
+    assert scale == pytest.approx([math.sqrt(2 / 1.9e4), 0.01], rel=1e-3)
+    assert settle == [1, 0]
+    assert flag == [True, True]
+
+
+def test_what_steps_from_the_manifold_do_not_explain_is_flagged():
+    for leap in (0.0, 0.5, 1.0):
+        _, _, flag = rescue([leap**2 + 0.35, leap**2 + 0.37], [0.0, 0.0], leap=leap)
+        assert flag == [False, True]
+    _, _, flag = rescue([1.0, 1.0], [-0.49, -0.51], landing="half", leap=None)
+    assert flag == [False, True]
 
 
 @given(shapes(), dtypes, seeds, kinds, st.floats(0, 1))

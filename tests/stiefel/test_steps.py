@@ -8,13 +8,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from orthoptim import stiefel
+from orthoptim.stiefel.steps import _symmetric, symmetric
 from tests import reference
 from tests.strategies import (
     DOUBLE,
     DTYPES,
     dtypes,
+    eps,
     gaussian,
     gradient,
     log_uniform,
@@ -143,6 +146,51 @@ def test_the_chosen_form_costs_least(shape, normalized):
     else:
         costs = {form: stiefel.cost(form, p, n) for form in forms}
         assert costs[chosen] == min(costs.values())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_scale_is_a_factor_of_the_direction(form, landing, normalized, dtype):
+    x = orthonormal((3, 3, 6), dtype, 0)
+    scale = torch.tensor([0.01, 1.0, 100.0], dtype=x.real.dtype)
+    g = gradient(x, 1, torch.tensor([0.1, 0.9, 3.0]))
+    policy = stiefel.policy(landing)
+    lr = 1.0 if policy.clip else 0.1
+    step = stiefel.pogo_step(x, g / scale[:, None, None], lr, policy, form, scale=scale, normalized=normalized)
+    whole = stiefel.pogo_step(x, g, lr, policy, form, normalized=normalized)
+    torch.testing.assert_close(step.x, whole.x, rtol=0, atol=TOLERANCE[dtype])
+    if policy.clip:
+        assert torch.equal(step.clipped, whole.clipped)
+        assert step.clipped.tolist()[::2] == [False, True]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(8, 3), (7, 9), (2, 13, 5), (3, 2, 4, 6)])
+@pytest.mark.parametrize("levels", [0, 1, 2])
+def test_a_symmetric_product_by_any_levels_of_blocks_is_the_product(levels, shape, dtype):
+    x = gaussian(shape, dtype, 0)
+    product = _symmetric(x, levels)
+    torch.testing.assert_close(product, x @ x.mH, rtol=0, atol=100 * eps(dtype))
+    if levels:  # the upper half is the adjoint of the lower to the last bit
+        half = shape[-2] // 2
+        assert torch.equal(product[..., :half, half:], product[..., half:, :half].mH)
+
+
+def work(p, n):
+    """The part of the full product's multiply–adds that a symmetric one takes."""
+    x = gaussian((p, n), torch.float32, 0)
+    with FlopCounterMode(display=False) as counter:
+        product = symmetric(x)
+    torch.testing.assert_close(product, x @ x.mH, rtol=1e-4, atol=1e-3)
+    return counter.get_total_flops() / (2 * p * p * n)
+
+
+def test_two_levels_of_blocks_save_three_eighths_where_there_is_work_enough():
+    assert work(256, 4096) == 5 / 8
+    assert work(256, 4095) == 1  # less than 2²⁸ multiply–adds
+    assert work(255, 4200) == 1  # too few rows
 
 
 def without_feedback(x, g, lr):
