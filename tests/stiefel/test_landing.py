@@ -117,6 +117,13 @@ def test_argmin_lands_at_least_as_near_as_half_and_root(shape, dtype, seed, kind
         assert (distances["argmin"] <= distances[name] + 20 * eps(dtype) * shape[-2]).all()
 
 
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
+def test_a_policy_that_says_half_corrects_by_minus_half_of_c(landing):
+    policy = stiefel.policy(landing)
+    c = stiefel.sym(gaussian((2, 3, 3), torch.float64, 0))
+    assert policy.half == torch.equal(policy.correction(c), -0.5 * c) == (landing in ("safe", "half"))
+
+
 def test_an_unknown_landing_is_refused():
     with pytest.raises(ValueError, match="Invalid landing: 'moon'"):
         stiefel.policy("moon")
