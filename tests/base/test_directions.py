@@ -141,6 +141,7 @@ def displacements(optimizer, gradients, **options):
         {"momentum": 0.9},
         {"momentum": 0.9, "dampening": 0.3},
         {"momentum": 0.9, "dampening": 1.0},
+        {"momentum": 0.9, "dampening": -1.0},
         {"momentum": 0.7, "nesterov": True},
     ],
     ids=str,

@@ -398,6 +398,17 @@ def test_what_steps_from_the_manifold_do_not_explain_is_flagged():
     assert flag == [False, True]
 
 
+@pytest.mark.parametrize("form", stiefel.FORMS)
+def test_a_short_row_is_flagged_by_policies_that_clip_whatever_the_form(form):
+    x = torch.eye(2, 3, dtype=torch.float64)
+    x[1, 1] = 0.5
+    flags = {
+        landing: bool(stiefel.pogo_step(x, 0.01 * torch.ones_like(x), 0.1, stiefel.policy(landing), form).rescued)
+        for landing in stiefel.POLICIES
+    }
+    assert flags == {landing: landing in ("safe", "strict") for landing in stiefel.POLICIES}
+
+
 @given(shapes(), dtypes, seeds, kinds, st.floats(0, 1))
 def test_an_ordinary_step_is_not_a_rescue_and_is_not_changed_by_the_possibility(shape, dtype, seed, kind, xi):
     x = orthonormal(shape, dtype, seed)
