@@ -199,3 +199,16 @@ def test_each_matrix_of_a_batch_has_its_own_lambda(solver, shape, seed, dtype):
     assert found.dtype == dtype.to_real()
     expected = reference.each(getattr(reference, solver), c)
     np.testing.assert_allclose(found, expected, rtol=1e-5 if eps(dtype) > 1e-10 else 1e-9)
+
+
+def test_newton_s_method_finds_a_factor_from_nearby():
+    b, d, e, f = (torch.tensor(value, dtype=torch.float64) for value in (-1.5, 0.9, -0.4, 0.3))
+    coefficients = b + e, d + f + b * e, b * f + d * e, d * f
+    found = polynomial._polish_factor(*coefficients, b + 1e-3, d - 1e-3)
+    torch.testing.assert_close(torch.stack(found), torch.stack([b, d]), rtol=0, atol=1e-14)
+
+
+def test_a_largest_root_far_smaller_than_the_others_keeps_its_digits():
+    x, y, z = (torch.tensor(value, dtype=torch.float64) for value in (1e-6, -1.0, -2.0))
+    found = polynomial.largest_cubic_root(-(x + y + z), x * y + y * z + z * x, -x * y * z)
+    torch.testing.assert_close(found, x, rtol=1e-14, atol=0)
