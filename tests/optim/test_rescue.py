@@ -90,6 +90,19 @@ def test_a_matrix_without_full_rank_is_frozen_counted_and_named(how, landing):
     assert (oo.distance(params[0])[[0, 2]] <= 1e-3).all()
 
 
+def test_a_compiled_step_names_what_it_rescues():
+    params = [point(5, 3, 3, seed=s) for s in range(2)]
+    opt = oo.POGO([("left", params[0]), ("right", params[1])], lr=0.1, compile=True)
+    set_gradients(params)
+    opt.step()
+    with torch.no_grad():
+        params[1][2].mul_(3)
+    set_gradients(params)
+    with pytest.warns(UserWarning, match=r"'right'.*1 of 5 matrices"):
+        opt.step()
+    assert opt.drift()[0].rescued == 1
+
+
 def test_neighbours_of_a_far_matrix_step_as_they_would_without_it():
     runs = []
     for factor in (1.0, 3.0):

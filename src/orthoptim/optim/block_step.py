@@ -93,7 +93,7 @@ class BlockStep:
         if half:
             x = _newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
-        advance = self._advance_compiled if self.group["compile"] else self.advance
+        advance = self._watch_compiled if self.group["compile"] else self.advance
         largest = torch.finfo(torch.float16).max if mine[0].dtype == torch.float16 else None
         # nobody else holds the gathered gradient, so that its memory is free again once it is used
         new_x, new_state = advance(x, block.gather(block.pick(grads)).to(x.dtype), state, lr, largest)
@@ -108,6 +108,18 @@ class BlockStep:
 
     def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
         return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors)
+
+    def _watch_compiled(
+        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
+    ) -> tuple[Tensor, State]:
+        """``advance``, compiled; whether matrices were rescued is seen in their counters."""
+        if not _can_look(x):
+            return self._advance_compiled(x, grad, state, lr, largest)
+        before = int(state["rescued"].sum())
+        new_x, new_state = self._advance_compiled(x, grad, state, lr, largest)
+        if int(new_state["rescued"].sum()) != before:
+            self.rescued = new_state["rescued"] > 0
+        return new_x, new_state
 
     def _advance_compiled(
         self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
@@ -175,13 +187,18 @@ class BlockStep:
 
         Only on a CPU, where to look at values waits for nobody; elsewhere they are counted as rescued in every step.
         """
-        if update.rescued is None or torch.compiler.is_compiling() or x.device.type != "cpu" or not has_values(x):
+        if update.rescued is None or not _can_look(x):
             return finite
         if not bool(update.rescued.any()):
             return finite
         self.rescued = update.rescued
         chosen = update.rescued.nonzero(as_tuple=True)
         return finite.index_put(chosen, finite[chosen] & ~is_deficient(x[chosen]))
+
+
+def _can_look(x: Tensor) -> bool:
+    """Whether to look at values waits for nobody: on a CPU, outside of a graph."""
+    return not torch.compiler.is_compiling() and x.device.type == "cpu" and has_values(x)
 
 
 def _newest(x: Tensor, master: Tensor) -> Tensor:
