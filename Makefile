@@ -22,7 +22,7 @@ test: install lint
 
 # What depends most on torch's version, with the oldest one that pyproject.toml allows: constraints-floor.txt.
 test-floor: .venv-floor/installed
-	.venv-floor/bin/pytest -n $(WORKERS) --dist loadgroup tests/optim/test_compile.py tests/stiefel tests/conformance tests/robustness
+	.venv-floor/bin/pytest -n $(WORKERS) --dist loadgroup tests/engine/test_compile.py tests/stiefel tests/conformance tests/robustness
 
 # 100 processes killed while they save: what is left loads, and resumes to the same bits.
 kills: install

@@ -3,9 +3,9 @@
 from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
 from orthoptim.checkpoint import save
 from orthoptim.distributed.placement import long_dim_placement
-from orthoptim.groups import orthogonalize_, param_groups
+from orthoptim.functional import distance, is_orthogonal, orthogonalize_, project_
+from orthoptim.groups import param_groups
 from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Plan, Update, wrap
-from orthoptim.views import distance, is_orthogonal, project_
 
 __version__ = "0.1.0"
 

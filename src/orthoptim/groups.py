@@ -4,33 +4,14 @@ import difflib
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from orthoptim import stiefel
 from orthoptim.base import Base
 from orthoptim.convolutions import check_convolution, convolutions
-from orthoptim.distributed.detect import is_dtensor
-from orthoptim.literals import INITS, Init
 from orthoptim.user_warnings import warn_user
-from orthoptim.validation import check_choice
-from orthoptim.views import (
-    RANK_DEFICIENT,
-    VIEWS,
-    Side,
-    View,
-    check_values,
-    compute_dtype,
-    from_matrices,
-    full_precision,
-    is_finite,
-    matrix_shape,
-    placed,
-    project_,
-    project_counting_,
-)
+from orthoptim.views import VIEWS, matrix_shape
 
 Patterns = Mapping[str, str | Mapping[str, Any] | None]
 """Shell pattern on parameter names → view, or a dict of options with ``view`` among them; ``None``: no constraint.
@@ -39,8 +20,6 @@ The views are typed as ``str`` rather than :data:`View`, so that a dict may be k
 """
 
 Matched = list[tuple[dict[str, Any], list[tuple[str, nn.Parameter]]]]
-
-TensorOrModule = TypeVar("TensorOrModule", bound=Tensor | nn.Module)
 
 # What torch.compile and activation checkpointing put into the names of the parameters inside of them.
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module"}
@@ -110,7 +89,7 @@ def _no_match(pattern: str, names_of_all: Iterable[list[str]]) -> str:
     return f"pattern {pattern!r} matches no parameter; near names: {', '.join(near)}"
 
 
-def _check_views(module: nn.Module, matched: Matched, view: str, side: str) -> None:
+def check_views(module: nn.Module, matched: Matched, view: str, side: str) -> None:
     """Refuse, by name, a parameter that cannot be seen as asked, or would be seen as nobody expects.
 
     Args:
@@ -169,7 +148,7 @@ def param_groups(
     shared = {"lr": lr, "base": base}
     common = {**{key: value for key, value in shared.items() if value is not None}, **options}
     matched = match(module, patterns)
-    _check_views(module, matched, common.get("view", "matrix"), common.get("side", "auto"))
+    check_views(module, matched, common.get("view", "matrix"), common.get("side", "auto"))
     groups: list[dict[str, Any]] = [{"params": named, **common, **own} for own, named in matched]
     taken = {param for _, named in matched for _, param in named}
     others = [(name, param) for name, param in module.named_parameters() if param not in taken]
@@ -188,87 +167,3 @@ def _warn_of_others(names: list[str]) -> None:
             f"param_groups leaves trainable parameters out ({len(names)}: {shown}), which are then not trained: give "
             "rest={'algorithm': 'adamw', 'lr': 1e-3}, or rest=None if another optimizer steps them"
         )
-
-
-@torch.no_grad()
-def orthogonalize_(
-    target: TensorOrModule,
-    patterns: Patterns | None = None,
-    *,
-    view: View = "matrix",
-    side: Side = "auto",
-    init: Init = "project",
-    generator: torch.Generator | None = None,
-) -> TensorOrModule:
-    """Make matrices orthonormal, in place: those of a tensor, or of the parameters of a module that patterns name.
-
-    Args:
-        target: a tensor or a module.
-        patterns: for a module, shell patterns on parameter names with their views, as in :func:`param_groups`.
-        view: for a tensor, its view.
-        side: the side that becomes orthonormal.
-        init: ``"project"``, the nearest orthonormal matrix, or ``"random"``, a uniformly random one. Prefer random
-            where matrices may not have full rank (Dirac-initialised kernels, a LoRA factor of zeros): their nearest
-            point is arbitrary, and projecting them warns.
-        generator: for random ones.
-
-    Example:
-        >>> layer = orthogonalize_(nn.Linear(3, 3), {"weight": "matrix"})
-        >>> bool(torch.dist(layer.weight @ layer.weight.T, torch.eye(3)) < 1e-6)
-        True
-    """
-    check_choice("init", init, INITS)
-    if isinstance(target, nn.Module):
-        if patterns is None:
-            raise TypeError("orthogonalize_ of a module needs patterns, such as {'attn.*weight': 'matrix'}")
-        _orthogonalize_module_(target, patterns, view, side, init, generator)
-        return target
-    if not isinstance(target, Tensor):
-        raise TypeError(f"orthogonalize_ takes a tensor or a module, but got {type(target).__name__}")
-    if patterns is not None:
-        raise TypeError("orthogonalize_ of a tensor takes view=..., not patterns")
-    if init == "project":
-        project_(target, view=view, side=side)
-        return target
-    try:
-        check_values(target)
-        matrix_shape(target.shape, view, side)
-    except ValueError as error:
-        raise ValueError(f"the tensor {error}") from None
-    _randomize_(target, view, side, generator)
-    return target
-
-
-def _orthogonalize_module_(
-    module: nn.Module, patterns: Patterns, view: View, side: Side, init: Init, generator: torch.Generator | None
-) -> None:
-    """All parameters are checked before one is changed."""
-    matched = match(module, patterns)
-    _check_views(module, matched, view, side)
-    work = [(name, param, options) for options, named in matched for name, param in named]
-    for name, param, _ in work:
-        try:
-            check_values(param)
-        except ValueError as error:
-            raise ValueError(f"parameter {name!r} {error}") from None
-        if init == "project" and not is_finite(param):
-            raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
-    for name, param, options in work:
-        seen = options.get("view", view), options.get("side", side)
-        if init == "random":
-            _randomize_(param, *seen, generator)
-            continue
-        deficient = project_counting_(param, *seen)
-        if deficient:
-            warn_user(f"parameter {name!r} {RANK_DEFICIENT.format(deficient)}")
-
-
-def _randomize_(tensor: Tensor, view: str, side: str, generator: torch.Generator | None) -> None:
-    with full_precision(tensor):
-        if is_dtensor(tensor):
-            placed().randomize_(tensor, view, side, generator)
-            return
-        batch, p, n, _ = matrix_shape(tensor.shape, view, side)
-        dtype = compute_dtype(tensor.dtype)
-        x = stiefel.random(*batch, p, n, dtype=dtype, device=tensor.device, generator=generator)
-    tensor.copy_(from_matrices(x, tensor.shape, view, side))

@@ -7,7 +7,7 @@ They stand below everything else, so that any module may import them. ``View`` a
 from typing import Literal, get_args
 
 LandingPolicy = Literal["safe", "strict", "half", "root", "argmin", "newton-schulz"]
-"""How :class:`orthoptim.POGO` lands, see :mod:`orthoptim.stiefel.landing`."""
+"""How :class:`orthoptim.POGO` lands, see :mod:`orthoptim.stiefel.policies`."""
 
 Metric = Literal["euclidean", "canonical"]
 """Which gradient :class:`orthoptim.RGD` follows."""

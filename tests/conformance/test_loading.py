@@ -109,7 +109,7 @@ def test_counts_are_not_negative_and_steps_are_numbers(make):
         ("step", True, "not a tensor but bool"),
         ("step", torch.tensor(-1.0), "negative"),
         ("step", torch.tensor(1j), "of dtype torch.complex64"),
-        ("taken", torch.tensor([-1, 1], dtype=torch.int32), "negative"),
+        ("num_updates", torch.tensor([-1, 1], dtype=torch.int32), "negative"),
     ]:
         wrong = copy.deepcopy(source.state_dict())
         wrong["state"][1][name] = value
@@ -380,7 +380,7 @@ def test_check_state_dict_says_the_same_and_changes_nothing(make):
     before = snapshot(opt)
     opt.check_state_dict(source.state_dict())
     wrong = copy.deepcopy(source.state_dict())
-    del wrong["state"][0]["taken"]
+    del wrong["state"][0]["num_updates"]
     with pytest.raises(ValueError, match=r"no 'taken' for parameter 'first'"):
         opt.check_state_dict(wrong)
     unchanged(opt, before)

@@ -46,7 +46,7 @@ def test_changing_the_layout_of_a_large_parameter_loses_no_state(make):
         opt.step()
         other.step()
     torch.testing.assert_close(param, plain, rtol=0, atol=1e-6)
-    assert (opt.state[param]["taken"] == 3).all()
+    assert (opt.state[param]["num_updates"] == 3).all()
 
 
 @every_method

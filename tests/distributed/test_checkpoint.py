@@ -188,7 +188,7 @@ def test_state_is_created_eagerly_and_placed_like_its_parameter(four):
     for unmoved, kinds in four.run(state_is_there):
         assert unmoved
         assert kinds["long", "exp_avg"] == "(Shard(dim=1),)"
-        assert kinds["long", "exp_avg_sq"] == kinds["long", "taken"] == kinds["long", "step"] == "plain"
-        assert kinds["local", "exp_avg_sq"] == kinds["local", "taken"] == "(Shard(dim=0),)"
+        assert kinds["long", "exp_avg_sq"] == kinds["long", "num_updates"] == kinds["long", "step"] == "plain"
+        assert kinds["local", "exp_avg_sq"] == kinds["local", "num_updates"] == "(Shard(dim=0),)"
         assert kinds["batch", "exp_avg_sq"] == "plain"
         assert kinds["bias", "exp_avg"] == "(Shard(dim=0),)"

@@ -15,7 +15,7 @@ from tests.fuzz.gradients import LAYOUTS, gradients_of
 from tests.fuzz.promises import Promise, distances, matrices_of, promise_of, rounding, wide
 from tests.fuzz.run import Run, Snapshot, difference, pieces
 
-TAKEN = "taken"
+TAKEN = "num_updates"
 _MODERATE_LR = 0.05
 _SQUARES_OVERFLOW = 1e18
 _RETRACTABLE = 100

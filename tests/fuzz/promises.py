@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.views import compute_dtype, matrix_shape, to_matrices
+from orthoptim.tensors import compute_dtype
+from orthoptim.views import matrix_shape, to_matrices
 
 SAFE = 0.5
 STRICT = 1.5e-6

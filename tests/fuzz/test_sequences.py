@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import orthoptim as oo
-from orthoptim.optim.block_step import BlockStep
+from orthoptim.engine.step import BlockStep
 from tests.fuzz import __main__ as command
 from tests.fuzz.draw import Draw
 from tests.fuzz.gradients import KINDS, LAYOUTS, Gradient
@@ -120,7 +120,7 @@ def test_a_value_that_is_not_finite_is_seen(monkeypatch):
 
 def test_a_counter_that_is_wrong_is_seen(monkeypatch):
     def change(self, x, new_x, state):
-        state["taken"] += 1
+        state["num_updates"] += 1
         return new_x, state
 
     advance_with(monkeypatch, change)

@@ -114,15 +114,15 @@ def test_slpg_with_barzilai_borwein_steps_agrees_with_its_oracle(dtype):
 @pytest.mark.parametrize("name", ["pca code", "pca paper", "procrustes"])
 def test_slpg_with_barzilai_borwein_steps_converges_at_the_documented_setting(name, seed):
     problem = procrustes(50, seed) if name == "procrustes" else pca(75, 100, name.split()[1], seed)
-    farthest = []
+    max_distance = []
 
     def make(x):
         opt = oo.SLPG(x, 1.0, barzilai_borwein=True)
-        opt.register_step_post_hook(lambda *_: farthest.append(float(oo.distance(x[0]))))
+        opt.register_step_post_hook(lambda *_: max_distance.append(float(oo.distance(x[0]))))
         return opt
 
     assert iterations(problem, make, 600) is not None
-    assert max(farthest) < 1e-2
+    assert max(max_distance) < 1e-2
 
 
 # Landing
@@ -578,7 +578,7 @@ def test_a_matrix_without_full_rank_stays_finite_and_is_counted_or_leaves_by_its
     param, opt = written(name, (4, 6), [change], 20)
     state, distance = opt.state[param], oo.distance(param)
     assert max(distance[0], distance[2]) < 0.2
-    skipped = 20 - int(state["taken"][1])
+    skipped = 20 - int(state["num_updates"][1])
     if name.startswith("rsdm") and change is not torch.zeros_like:
         assert distance[1] > 1  # as documented: its size is right, and nobody looks at more
     else:

@@ -117,8 +117,8 @@ def test_options_per_group():
     assert opt.param_groups[1]["momentum"] == 0.5
     assert "betas" not in opt.param_groups[1]
     steps(opt, [one, two], 3)
-    assert set(opt.state[one]) == {"step", "taken", "clipped", "rescued", "exp_avg", "exp_avg_sq"}
-    assert set(opt.state[two]) == {"step", "taken", "clipped", "rescued", "momentum_buffer"}
+    assert set(opt.state[one]) == {"step", "num_updates", "clipped", "rescued", "exp_avg", "exp_avg_sq"}
+    assert set(opt.state[two]) == {"step", "num_updates", "clipped", "rescued", "momentum_buffer"}
 
 
 def test_a_base_of_ones_own():

@@ -86,7 +86,7 @@ def test_a_matrix_without_full_rank_is_frozen_counted_and_named(how, landing):
     steps(opt, params, 4)
     assert torch.equal(params[0][1], before)
     assert opt.drift()[0].skipped == 5
-    assert opt.state[params[0]]["taken"].tolist() == [5, 0, 5]
+    assert opt.state[params[0]]["num_updates"].tolist() == [5, 0, 5]
     assert (oo.distance(params[0])[[0, 2]] <= 1e-3).all()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orthoptim import stiefel
-from orthoptim.views import rounding
+from orthoptim.functional import rounding
 from tests import reference
 from tests.strategies import DTYPES, doubles, dtypes, eps, gaussian, of_norm, orthonormal, seeds, shapes
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.groups import orthogonalize_
+from orthoptim.functional import orthogonalize_
 
 
 class Workload(NamedTuple):

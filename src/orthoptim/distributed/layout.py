@@ -50,7 +50,7 @@ class Layout:
     def stored(self) -> "Layout":
         """The same of the matrices as the tensor holds them: rows are columns, where that is transposed.
 
-        Pieces travel so: to transpose them on the way costs more than all else that is done to them.
+        ShardedBucket travel so: to transpose them on the way costs more than all else that is done to them.
         """
         if not self.transposed:
             return self

@@ -9,21 +9,21 @@ from dataclasses import replace
 
 import torch.distributed as dist
 
-from orthoptim.distributed.pieces import Pieces, choose_owners
+from orthoptim.distributed.sharded_buckets import ShardedBucket, choose_owners
 
 ROUND_BYTES = 1 << 28
 """Of a round, for each rank: with what is made of them, some 2.5 GB beside the state."""
 
 
-def make_rounds(buckets: Sequence[Pieces]) -> list[list[Pieces]]:
+def make_rounds(buckets: Sequence[ShardedBucket]) -> list[list[ShardedBucket]]:
     """Buckets in parts, by rounds, with the owners of those that are sent whole.
 
     The first round of every group is the first of all: what is wrong is found there, before anything is changed.
     """
-    by_group: dict[dist.ProcessGroup, list[Pieces]] = {}
+    by_group: dict[dist.ProcessGroup, list[ShardedBucket]] = {}
     for pieces in buckets:
         by_group.setdefault(pieces.group, []).append(pieces)
-    rounds: list[list[Pieces]] = []
+    rounds: list[list[ShardedBucket]] = []
     for group, mine in by_group.items():
         for index, some in enumerate(_fill(mine, dist.get_world_size(group))):
             if index == len(rounds):
@@ -34,14 +34,14 @@ def make_rounds(buckets: Sequence[Pieces]) -> list[list[Pieces]]:
     return rounds
 
 
-def _fill(buckets: Iterable[Pieces], world: int) -> list[list[Pieces]]:
+def _fill(buckets: Iterable[ShardedBucket], world: int) -> list[list[ShardedBucket]]:
     """The rounds of one group, the largest matrices first.
 
     There is room for as many matrices as there are ranks, however large they are: with fewer, ranks would idle.
     """
     ordered = sorted(buckets, key=_matrix_bytes, reverse=True)  # stable: the same on every rank
     room = world * max(ROUND_BYTES, _matrix_bytes(ordered[0]))
-    rounds: list[list[Pieces]] = [[]]
+    rounds: list[list[ShardedBucket]] = [[]]
     left = room
     for pieces in ordered:
         size = _matrix_bytes(pieces) * pieces.layout.batch.numel()
@@ -61,5 +61,5 @@ def _fill(buckets: Iterable[Pieces], world: int) -> list[list[Pieces]]:
     return rounds
 
 
-def _matrix_bytes(pieces: Pieces) -> int:
+def _matrix_bytes(pieces: ShardedBucket) -> int:
     return pieces.layout.p * pieces.layout.n * pieces.dtype.itemsize

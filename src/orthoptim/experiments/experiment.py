@@ -14,12 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from orthoptim.distributed.detect import full
 from orthoptim.experiments.claims import Claim
 from orthoptim.experiments.exhibits import Exhibit
 from orthoptim.experiments.methods import Options, Params
 from orthoptim.experiments.panels import PAPER, Panel, Target
 from orthoptim.experiments.results import Run, Status
+from orthoptim.tensors import full
 
 Config = dict[str, Any]
 """All that determines the results of an experiment, but method and seed: plain values."""

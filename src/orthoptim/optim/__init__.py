@@ -1,6 +1,7 @@
 """The orthoptimizers."""
 
-from orthoptim.optim.block_step import Update
+from orthoptim.engine.step import Update
+from orthoptim.engine.telemetry import Drift, Plan
 from orthoptim.optim.landing import Landing
 from orthoptim.optim.landingpc import LandingPC
 from orthoptim.optim.orthoptimizer import Orthoptimizer
@@ -8,7 +9,6 @@ from orthoptim.optim.pogo import POGO
 from orthoptim.optim.rgd import RGD
 from orthoptim.optim.rsdm import RSDM
 from orthoptim.optim.slpg import SLPG
-from orthoptim.optim.telemetry import Drift, Plan
 from orthoptim.optim.wrap import wrap
 
 __all__ = ["POGO", "RGD", "RSDM", "SLPG", "Drift", "Landing", "LandingPC", "Orthoptimizer", "Plan", "Update", "wrap"]

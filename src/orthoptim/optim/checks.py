@@ -7,28 +7,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from orthoptim import stiefel
-from orthoptim.distributed.detect import is_dtensor
+from orthoptim.engine.naming import named, parameter_name
+from orthoptim.functional import dtensor_ops, rounding
 from orthoptim.optim.keywords import NORM_IS_FIXED
+from orthoptim.precision import full_precision
+from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
 from orthoptim.validation import check_bool
-from orthoptim.views import (
-    check_dtype,
-    compute_dtype,
-    from_matrices,
-    full_precision,
-    matrix_shape,
-    placed,
-    rounding,
-    to_matrices,
-)
+from orthoptim.views import from_matrices, matrix_shape, to_matrices
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
 _dtype = attrgetter("dtype")
-# Pieces drawn by ranks with different seeds are p/√n away, or so, once put together; that was not meant.
+# ShardedBucket drawn by ranks with different seeds are p/√n away, or so, once put together; that was not meant.
 _ASSEMBLED = 0.1
 
 
@@ -118,7 +111,7 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
     view, side = group["view"], group["side"]
     repairs: list[tuple[Tensor, Tensor]] = []
     sharded = [param for param in group["params"] if is_dtensor(param) and has_values(param)]
-    distances = placed().farthest(sharded, view, side) if sharded else []
+    distances = dtensor_ops().max_distance(sharded, view, side) if sharded else []
     far_sharded: dict[Tensor, float] = dict(zip(sharded, distances, strict=True))
     for name, param in named(group, label):
         if param.is_meta:
@@ -135,7 +128,7 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
             raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
         if far <= rounding(param.dtype, matrix_shape(param.shape, view, side)[1]):
             continue
-        if x is None and far > _ASSEMBLED and placed().is_cut(param, view):
+        if x is None and far > _ASSEMBLED and dtensor_ops().is_cut(param, view):
             raise ValueError(
                 f"{name} is not orthonormal (distance {far:.3g}) when its shards are put together: ranks may have "
                 f"initialised them with different seeds; call orthoptim.orthogonalize_ on it, with view={view!r} and "
@@ -153,12 +146,12 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
                 "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)"
             )
         with full_precision(param):
-            near = placed().whole_matrices(param, view, side) if x is None else x
+            near = dtensor_ops().whole_matrices(param, view, side) if x is None else x
             repairs.append((param, stiefel.newton_schulz(near)))
     former = {param: param.detach().clone() for param, _ in repairs}
     for param, x in repairs:
         if is_dtensor(param):
-            placed().write_matrices_(param, x, view, side)
+            dtensor_ops().write_matrices_(param, x, view, side)
         else:
             param.copy_(from_matrices(x, param.shape, view, side))
     return former
@@ -167,7 +160,7 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
 def _spectral_distance(param: Tensor, x: Tensor | None, view: str, side: str) -> float:
     """The largest ‖XXᴴ − I‖₂ of the matrices X of a parameter; of a DTensor, on any rank."""
     if x is None:
-        return float(placed().spectral_distance(param, view, side))
+        return float(dtensor_ops().spectral_distance(param, view, side))
     return float(torch.linalg.eigvalsh(stiefel.defect(x)).abs().max())
 
 
@@ -205,23 +198,3 @@ def check_precision(group: Mapping[str, Any], params: list[Tensor], held: list[A
                 f"{parameter_name(group, position, label)} is now {param.dtype}, but its state is {value.dtype}: cast "
                 "the model before building the optimizer, or let opt.load_state_dict(opt.state_dict()) cast the state"
             )
-
-
-def named(group: Mapping[str, Any], label: str) -> list[tuple[str, Tensor]]:
-    """The parameters of a group with names for error messages."""
-    return [(parameter_name(group, position, label), param) for position, param in enumerate(group["params"])]
-
-
-def parameter_name(group: Mapping[str, Any], position: int, label: str) -> str:
-    """``parameter 'attn.weight' (64×64)``, or its place where it has no name."""
-    shape = "×".join(map(str, group["params"][position].shape)) or "scalar"
-    if "param_names" in group:
-        return f"parameter {group['param_names'][position]!r} ({shape})"
-    return f"parameter {position} of {label} ({shape})"
-
-
-def has_values(tensor: Tensor) -> bool:
-    """Whether there is data to look at: not so for meta and fake tensors."""
-    if is_dtensor(tensor):
-        tensor = tensor.to_local()
-    return not (tensor.is_meta or isinstance(tensor, FakeTensor))

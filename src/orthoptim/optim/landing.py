@@ -8,7 +8,7 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
-from orthoptim.optim.block_step import Update
+from orthoptim.engine.step import Update
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.validation import check_choice, check_positive
 from orthoptim.views import Side, View

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
-from orthoptim.optim.block_step import Update
+from orthoptim.engine.step import Update
 from orthoptim.optim.landing import field_columns, landing_field
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.validation import check_bool, check_positive

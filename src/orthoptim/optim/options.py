@@ -12,7 +12,7 @@ WITHOUT_EFFECT = ("amsgrad", "capturable", "differentiable", "foreach", "fused")
 """Options of torch's optimizers that a constrained group has no use for."""
 
 
-def dissolve(base: Base, own: Collection[str]) -> dict[str, Any]:
+def flatten_base(base: Base, own: Collection[str]) -> dict[str, Any]:
     """A base optimizer as plain values."""
     if not isinstance(base, Base):
         raise TypeError(f"base must be a base optimizer such as orthoptim.VAdam(), but got {base!r}")
@@ -43,7 +43,7 @@ def complete(
             del options[key]
         keys = _keys(base, own).values()
         # where nothing is missing, the base may be one whose hyperparameters have no defaults
-        options.update(dict.fromkeys(keys) if saved.keys() >= set(keys) else dissolve(base(), own))
+        options.update(dict.fromkeys(keys) if saved.keys() >= set(keys) else flatten_base(base(), own))
     if options.get("landing", "") is None:
         options["landing"] = base.default_landing or "safe"
     foreign = {*known, *WITHOUT_EFFECT} - options.keys()
@@ -80,7 +80,7 @@ def group_defaults(group: dict[str, Any], defaults: Mapping[str, Any], own: Coll
         if isinstance(base, str):
             base = Base.named(base)()
         others = set(_keys(Base.named(defaults["base"]), own).values())
-        defaults = {key: value for key, value in defaults.items() if key not in others} | dissolve(base, own)
+        defaults = {key: value for key, value in defaults.items() if key not in others} | flatten_base(base, own)
     # None means what suits the base
     for name in {"lr", "landing"} & defaults.keys():
         if group.get(name) is None:

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from orthoptim.distributed.detect import is_dtensor
-from orthoptim.optim.state import EntrySpec
+from orthoptim.engine.state import EntrySpec
+from orthoptim.tensors import is_dtensor
 
 # torch's defaults; `capturable` must stand in the group for torch.compile to switch it on
 DEFAULTS: dict[str, dict[str, Any]] = {

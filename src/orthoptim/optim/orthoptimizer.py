@@ -12,22 +12,25 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
-from orthoptim.distributed.agreement import agreement
-from orthoptim.distributed.detect import is_dtensor
+from orthoptim.distributed.handshake import agreement
+from orthoptim.engine.buckets import make_buckets
+from orthoptim.engine.memory import keep_freed_memory
+from orthoptim.engine.naming import names_of, parameter_name
+from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify, together
+from orthoptim.engine.step import BlockStep, Update
+from orthoptim.engine.telemetry import DriftTable, PlanTable, plans_of
 from orthoptim.optim import checks, keywords, ordinary
-from orthoptim.optim.block_step import BlockStep, Update
-from orthoptim.optim.buckets import make_buckets
-from orthoptim.optim.memory import keep_freed_memory
-from orthoptim.optim.options import complete, dissolve, group_defaults, hyperparameters, refuse_without_effect
+from orthoptim.optim.drift import drift_of
+from orthoptim.optim.options import complete, flatten_base, group_defaults, hyperparameters, refuse_without_effect
 from orthoptim.optim.resume import Loaded, read
-from orthoptim.optim.state import EntrySpec, apart, create, lay_together, specify, together
-from orthoptim.optim.telemetry import DriftTable, PlanTable, drift_of, names_of, plans_of
+from orthoptim.precision import full_precision
 from orthoptim.stiefel import Sums, Table, Unrolled
+from orthoptim.tensors import compute_dtype, has_values, is_dtensor, real_dtype
 from orthoptim.user_warnings import warn_user
-from orthoptim.views import Side, View, compute_dtype, full_precision, matrix_shape, real_dtype
+from orthoptim.views import Side, View, matrix_shape
 
 if TYPE_CHECKING:
-    from orthoptim.distributed.sharded import ShardedStep
+    from orthoptim.distributed.sharded_step import ShardedStep
 
 ColumnsUpdate = Generator[list[Tensor], Sums, tuple[Update, Tensor]]
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -43,9 +46,9 @@ class Orthoptimizer(Optimizer):
 
     Groups with ``algorithm="adamw"`` or ``"sgd"`` hold ordinary parameters and are stepped by torch's own code.
 
-    State per parameter: ``step``; ``taken``, ``clipped`` and ``rescued`` (one count per matrix); the buffers of the
-    base optimizer and of the method, in the parameter's own shape; ``master``, a float32 copy of a half-precision
-    parameter.
+    State per parameter: ``step``; ``num_updates``, ``clipped`` and ``rescued`` (one count per matrix); the buffers
+    of the base optimizer and of the method, in the parameter's own shape; ``master``, a float32 copy of a
+    half-precision parameter.
     """
 
     algorithm: ClassVar[str]
@@ -85,7 +88,7 @@ class Orthoptimizer(Optimizer):
             "maximize": maximize,
             "compile": compile,
             **options,
-            **dissolve(base, self._names),
+            **flatten_base(base, self._names),
         }
         params = checks.check_params(params, type(self).__name__)
         keep_freed_memory()
@@ -269,7 +272,9 @@ class Orthoptimizer(Optimizer):
         )
 
     def _sharded_step(self) -> "ShardedStep":
-        from orthoptim.distributed.sharded import ShardedStep  # there is something to import where there are DTensors
+        from orthoptim.distributed.sharded_step import (
+            ShardedStep,  # there is something to import where there are DTensors
+        )
 
         if self._sharded is None:
             self._sharded = ShardedStep(self)
@@ -428,7 +433,7 @@ class Orthoptimizer(Optimizer):
     def _init_placed(self, group: dict[str, Any]) -> None:
         """Create the state of DTensors now: checkpoints of sharded optimizers are read into the state there is."""
         for param in group["params"]:
-            if not is_dtensor(param) or not checks.has_values(param):
+            if not is_dtensor(param) or not has_values(param):
                 continue
             if not param.requires_grad and group["algorithm"] != self.algorithm:
                 continue  # torch.distributed.checkpoint expects no state of what is frozen, and it takes memory
@@ -440,7 +445,7 @@ class Orthoptimizer(Optimizer):
     def _kinds(self, group: Mapping[str, Any]) -> dict[str, Kind]:
         """The state that a step changes, beside ``step`` and ``master``."""
         base = Base.named(group["base"]).buffers(self._hyperparameters(group))
-        return {"taken": "counters", "clipped": "counters", "rescued": "counters", **base, **self.buffers(group)}
+        return {"num_updates": "counters", "clipped": "counters", "rescued": "counters", **base, **self.buffers(group)}
 
     def _state_names(self, group: Mapping[str, Any]) -> list[str]:
         return ["step", "master", *self._kinds(group)]
@@ -493,7 +498,7 @@ class Orthoptimizer(Optimizer):
             index = next(i for i, other in enumerate(self.param_groups) if other is group)
             # of a DTensor that is whole on this rank, the local part is stepped
             position = next(i for i, p in enumerate(group["params"]) if param is getattr(p, "_local_tensor", p))
-            name = checks.parameter_name(group, position, f"group {index}")
+            name = parameter_name(group, position, f"group {index}")
             warn_user(
                 f"{name} was far from orthonormal ({int(flag.sum())} of {len(flag)} matrices): it was written after "
                 "the optimizer was built, or steps without a guarantee left the manifold. Steps bring it back and are "
@@ -532,7 +537,7 @@ class Orthoptimizer(Optimizer):
     def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
         """Create what is missing in the state of a constrained parameter."""
         if is_dtensor(param):
-            from orthoptim.distributed.state import init_state
+            from orthoptim.distributed.sharded_state import init_state
 
             init_state(param, self._kinds(group), group, state)
         else:

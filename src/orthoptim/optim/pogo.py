@@ -9,8 +9,8 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
+from orthoptim.engine.step import Update
 from orthoptim.literals import LandingPolicy
-from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.validation import check_choice, check_positive_integer
 from orthoptim.views import Side, View

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import StateDict
 
-from orthoptim.distributed.agreement import agree
-from orthoptim.distributed.detect import is_dtensor
-from orthoptim.optim import checks, ordinary
-from orthoptim.optim.state import EntrySpec, entries
+from orthoptim.distributed.handshake import agree
+from orthoptim.engine.naming import parameter_name
+from orthoptim.engine.state import EntrySpec, entries
+from orthoptim.optim import ordinary
+from orthoptim.tensors import has_values, is_dtensor
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -40,7 +41,7 @@ def _check_saved(groups: Sequence[Group], state_dict: StateDict) -> None:
     for index, (group, saved) in enumerate(zip(groups, saved_groups, strict=True)):
         _check_saved_group(group, saved, index)
         for position, key in enumerate(saved["params"]):
-            label = checks.parameter_name(group, position, f"group {index}")
+            label = parameter_name(group, position, f"group {index}")
             if key in owner:
                 raise ValueError(f"loaded state dict has one state, {key!r}, for {owner[key]} and {label}")
             owner[key] = label
@@ -114,7 +115,7 @@ def read(
                 held = {name: value for name, value in state_dict["state"].get(key, {}).items() if value is not None}
                 if held:  # else it has never stepped
                     specs = specify(param, new)
-                    _check_entries(held, specs, param, checks.parameter_name(new, position, f"group {index}"))
+                    _check_entries(held, specs, param, parameter_name(new, position, f"group {index}"))
                     work.append((param, new, specs, held))
     except Exception as caught:  # to be raised on all ranks
         error = caught
@@ -177,8 +178,8 @@ def _problem(name: str, value: Any, spec: EntrySpec, param: Tensor) -> str:
         return f"of shape {tuple(value.shape)}, not {tuple(spec.shape)},"
     if not _fits(value.dtype, spec.dtype) and not (name == "step" and _fits(value.dtype, torch.int64)):
         return f"of dtype {value.dtype}, not {spec.dtype},"
-    if not checks.has_values(value):
-        return "that has no data" if checks.has_values(param) else ""
+    if not has_values(value):
+        return "that has no data" if has_values(param) else ""
     local = value.to_local() if is_dtensor(value) else value
     if not torch.isfinite(local).all():
         return "that is not finite"
@@ -212,6 +213,6 @@ def _as_state(value: Any, spec: EntrySpec, param: Tensor, group: Mapping[str, An
 
 
 def _placed(value: Tensor, param: "DTensor", group: Mapping[str, Any]) -> Tensor:
-    from orthoptim.distributed.state import place
+    from orthoptim.distributed.sharded_state import place
 
     return place(value, param, group)

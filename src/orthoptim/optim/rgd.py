@@ -7,8 +7,8 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
+from orthoptim.engine.step import Update
 from orthoptim.literals import Metric, Retraction
-from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.validation import check_choice
 from orthoptim.views import Side, View

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
+from orthoptim.engine.step import Update
 from orthoptim.literals import SAMPLINGS, Sampling
-from orthoptim.optim.block_step import Update
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import draws
 from orthoptim.validation import check_choice, check_integer

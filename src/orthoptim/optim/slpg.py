@@ -9,10 +9,11 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
 from orthoptim.base.bb import quotients, step_length
-from orthoptim.optim.block_step import Update
+from orthoptim.engine.step import Update
+from orthoptim.functional import project_
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.validation import check_bool
-from orthoptim.views import Side, View, project_
+from orthoptim.views import Side, View
 
 # Beyond 5 one landing maps an eigenvalue 1 + c of YYᴴ to a larger one: (1 − c/2)²(1 + c) > 1 + c.
 _REACH = 5.0

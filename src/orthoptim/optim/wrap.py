@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import SGD
+from orthoptim.engine.naming import names_of, parameter_name
+from orthoptim.engine.telemetry import DriftTable, PlanTable
 from orthoptim.groups import Patterns, param_groups
 from orthoptim.literals import LandingPolicy
-from orthoptim.optim import checks
 from orthoptim.optim.inner import check_inner, step_inner
 from orthoptim.optim.orthoptimizer import Params
 from orthoptim.optim.pogo import POGO
 from orthoptim.optim.positions import Positions
-from orthoptim.optim.telemetry import DriftTable, PlanTable, names_of
 
 
 def wrap(
@@ -195,7 +195,7 @@ class Wrapped(Optimizer):
 
     def _checked_swap(self, index: int, i: int, new: Tensor | None) -> Tensor:
         group, inner = self.lander.param_groups[index], type(self.inner).__name__
-        old, name = group["params"][i], checks.parameter_name(group, i, f"constrained group {index}")
+        old, name = group["params"][i], parameter_name(group, i, f"constrained group {index}")
         if new is None:
             raise RuntimeError(f"{name} is no longer in the param groups of {inner}: call orthoptim.wrap again")
         if new.shape != old.shape:

@@ -1,6 +1,7 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
 from orthoptim.stiefel.columns import Sums, largest, pogo_columns, tangent_leap, witness
+from orthoptim.stiefel.cost import block_size, choose, cost
 from orthoptim.stiefel.geometry import (
     as_real,
     defect,
@@ -16,9 +17,8 @@ from orthoptim.stiefel.geometry import (
     subtract_identity,
     sym,
 )
-from orthoptim.stiefel.landing import POLICIES, Policy, Rescue, half_factors, land, policy, rescue
-from orthoptim.stiefel.plan import block_size, choose, cost
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
+from orthoptim.stiefel.policies import POLICIES, Policy, Rescue, half_factors, land, policy, rescue
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_columns_where, project_where, tangent, whitening
 from orthoptim.stiefel.steps import FORMS, Step, pogo_step
 from orthoptim.stiefel.unrolled import Table, Unrolled, unrolled

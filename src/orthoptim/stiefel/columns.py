@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity, sym
-from orthoptim.stiefel.landing import Policy, clip, land
+from orthoptim.stiefel.policies import Policy, clip, land
 from orthoptim.stiefel.steps import Step, direction_size, rounding, symmetric, trace
 
 

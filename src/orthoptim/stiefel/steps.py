@@ -12,7 +12,7 @@
 | ``gram`` | 5·p²n and p×p ones | p ≪ n and G is normalised |
 | ``tiny`` | entry by entry, over the batch | p, n ≤ 4 |
 
-:func:`orthoptim.stiefel.plan.choose` picks one.
+:func:`orthoptim.stiefel.cost.choose` picks one.
 
 The bounds of the policies that clip need a leap that is tangent: RXᴴ is skew, so that MMᴴ = XXᴴ + s²RRᴴ loses no
 direction.
@@ -36,9 +36,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from orthoptim.stiefel.cost import SYMMETRIC_FROM, SYMMETRIC_WORK, choose
 from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
-from orthoptim.stiefel.landing import Policy, clip, land
-from orthoptim.stiefel.plan import SYMMETRIC_FROM, SYMMETRIC_WORK, choose
+from orthoptim.stiefel.policies import Policy, clip, land
 from orthoptim.stiefel.unrolled import unrolled
 
 
@@ -89,7 +89,7 @@ def pogo_step(
         normalized: whether the norm of G, with its factor, is of order one, as VAdam's is.
 
     Example:
-        >>> from orthoptim.stiefel.landing import policy
+        >>> from orthoptim.stiefel.policies import policy
         >>> pogo_step(torch.eye(1, 2), torch.tensor([[0.0, 1.0]]), 0.1, policy("half")).x
         tensor([[ 0.9987, -0.0499]])
     """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.landing import Policy, clip, half_factors, land, rescue
+from orthoptim.stiefel.policies import Policy, clip, half_factors, land, rescue
 
 Table = list[list[Tensor]]
 Upper = dict[tuple[int, int], Tensor]
@@ -99,7 +99,7 @@ def _relative_gradient(x: Table, g: Table, half: Tensor | float, wide: Slots, sq
 
 
 def _land(c: Upper, p: int, policy: Policy, leap: Tensor | None) -> tuple[Upper, Tensor]:
-    """Q(C), in the memory of C, and which matrices were rescued: see :func:`orthoptim.stiefel.landing.land`."""
+    """Q(C), in the memory of C, and which matrices were rescued: see :func:`orthoptim.stiefel.policies.land`."""
     if not policy.half:
         entries = [_at(c, i, j).flatten() for i in range(p) for j in range(p)]
         lone = None if leap is None else leap.flatten()

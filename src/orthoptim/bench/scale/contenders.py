@@ -18,7 +18,7 @@ from orthoptim import stiefel
 from orthoptim.base.muon import _approximate_polar
 from orthoptim.bench.scale.tally import nbytes
 from orthoptim.distributed.layout import cutting_dims
-from orthoptim.optim.telemetry import Plan
+from orthoptim.engine.telemetry import Plan
 from orthoptim.views import from_matrices, to_matrices
 
 LR = 0.1

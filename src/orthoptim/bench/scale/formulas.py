@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from orthoptim.bench.scale.contenders import Contender
 from orthoptim.bench.scale.models import Case, numel
-from orthoptim.optim.telemetry import Plan
+from orthoptim.engine.telemetry import Plan
 
 ITEM = 4
 """Bytes of a float32."""

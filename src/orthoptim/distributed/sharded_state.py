@@ -9,7 +9,8 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
 from orthoptim.distributed.layout import batch_placements, first_matrix_dim
-from orthoptim.views import compute_dtype, matrix_shape
+from orthoptim.tensors import compute_dtype
+from orthoptim.views import matrix_shape
 
 
 @torch.no_grad()

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from orthoptim.base import Kind
-from orthoptim.distributed.pieces import Pieces
-from orthoptim.distributed.state import init_state, local_values
+from orthoptim.distributed.sharded_buckets import ShardedBucket
+from orthoptim.distributed.sharded_state import init_state, local_values
 
 
-class Holdings:
+class StackedState:
     """The state of one bucket.
 
     Args:
@@ -25,7 +25,7 @@ class Holdings:
         params: its parameters.
     """
 
-    def __init__(self, pieces: Pieces, params: list[DTensor]) -> None:
+    def __init__(self, pieces: ShardedBucket, params: list[DTensor]) -> None:
         self._pieces = pieces
         self._params = params
         self._known: list[Tensor] = []

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.distributed.detect import full, is_dtensor
-from orthoptim.optim.buckets import Bucket
-from orthoptim.views import compute_dtype, distance, full_precision, matrix_shape, placed, to_matrices
+from orthoptim.engine.buckets import Bucket
+from orthoptim.engine.naming import common_name
+from orthoptim.views import matrix_shape
 
 _NAME_WIDTH = 26  # with it a table of drift is 99 columns wide
-_MAYBE_DEFICIENT = 0.99  # a matrix without full rank is at distance 1 at least, up to rounding
 
 
 class Drift(NamedTuple):
@@ -96,7 +95,7 @@ class Plan(NamedTuple):
         device: where.
         form: the form of the step, for POGO one of :data:`orthoptim.stiefel.FORMS`.
         blocks: in how many pieces.
-        strategy: which way its matrices take between ranks, one of :data:`orthoptim.distributed.strategy.STRATEGIES`.
+        strategy: which way its matrices take between ranks, one of :data:`orthoptim.distributed.choice.STRATEGIES`.
         name: the parameter, or the first of several.
     """
 
@@ -150,43 +149,6 @@ class PlanTable(list[Plan]):
         return _table("buckets of like matrices, and how each is stepped", heads, cells)
 
 
-def drift_of(
-    group: Mapping[str, Any],
-    index: int,
-    state: Mapping[Tensor, Mapping[str, Tensor]],
-    per_parameter: bool = False,
-) -> list[Drift]:
-    """The rows of a constrained group, the index-th: one, or one for each parameter."""
-    view, side = group["view"], group["side"]
-    names = names_of(group)
-    rows: list[Drift] = []
-    for name, param in zip(names, group["params"], strict=True):
-        values = distance(param, view=view, side=side).reshape(-1).double().cpu()
-        deficient = _count_deficient(param, view, side) if not bool((values < _MAYBE_DEFICIENT).all()) else 0
-        skipped, clipped, rescued = _counts(state.get(param, {}))
-        distances = (float(values.mean()), float(values.max())) if len(values) else (0.0, 0.0)  # of an empty batch
-        rows.append(Drift(index, len(values), *distances, skipped, clipped, rescued, deficient, name))
-    return rows if per_parameter else [_together(rows, index, label(names))]
-
-
-def names_of(group: Mapping[str, Any]) -> list[str]:
-    """The names of a group's parameters; ``params[3]`` for the fourth, where they have none."""
-    names: Sequence[str] | None = group.get("param_names")
-    return [f"params[{i}]" for i in range(len(group["params"]))] if names is None else list(names)
-
-
-def label(names: Sequence[str]) -> str:
-    """One name for several parameters.
-
-    Example:
-        >>> label(["a.weight"]), label(["a.weight", "b.weight", "c.weight"])
-        ('a.weight', 'a.weight +2 more')
-    """
-    if len(names) < 2:
-        return "".join(names)
-    return f"{names[0]} +{len(names) - 1} more"
-
-
 def plans_of(
     bucket: Bucket,
     named: Sequence[tuple[str, Tensor]],
@@ -207,7 +169,7 @@ def plans_of(
     """
     kind = (bucket.p, bucket.n, bucket.dtype, bucket.device, form)
     if not per_parameter:
-        name = label([named[i][0] for i in bucket.members])
+        name = common_name([named[i][0] for i in bucket.members])
         return [Plan(index, bucket.matrices, *kind, len(bucket.blocks), name=name)]
     blocks = Counter(i for block in bucket.blocks for i in block.members)
     rows = []
@@ -216,48 +178,6 @@ def plans_of(
         matrices = matrix_shape(param.shape, group["view"], group["side"])[0].numel()
         rows.append(Plan(index, matrices, *kind, blocks[i], name=name))
     return rows
-
-
-def _together(rows: Sequence[Drift], index: int, name: str) -> Drift:
-    matrices = sum(row.matrices for row in rows)
-    if not matrices:
-        return Drift(index, 0, 0.0, 0.0, 0, 0, name=name)
-    mean = sum(row.mean_distance * row.matrices for row in rows) / matrices
-    # of tensors, since max() of Python would pass over a NaN
-    largest = float(torch.tensor([row.max_distance for row in rows], dtype=torch.float64).max())
-    skipped, clipped, rescued, deficient = (sum(column) for column in zip(*(row[4:8] for row in rows), strict=True))
-    return Drift(index, matrices, mean, largest, skipped, clipped, rescued, deficient, name)
-
-
-def _counts(state: Mapping[str, Tensor]) -> tuple[int, int, int]:
-    """Steps of a parameter's matrices that were skipped, clipped and rescued."""
-    if "taken" not in state:
-        return 0, 0, 0
-    taken, clipped, rescued = (int(full(state[name]).sum()) for name in ("taken", "clipped", "rescued"))
-    return int(state["step"]) * state["taken"].numel() - taken, clipped, rescued
-
-
-def _count_deficient(param: Tensor, view: str, side: str) -> int:
-    """How many matrices do not have full rank; collective for a DTensor."""
-    with full_precision(param):
-        if is_dtensor(param):
-            found: Tensor = placed().measure(param, view, side, _is_deficient)
-        else:
-            x = to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
-            found = _is_deficient(x.reshape(-1, *x.shape[-2:]))
-    return int(found.sum())
-
-
-def _is_deficient(x: Tensor) -> Tensor:
-    """1 for each of the matrices (B, p, n) whose rank is below p up to rounding, else 0."""
-    largest = x.abs().amax((-2, -1), keepdim=True)
-    usable = torch.isfinite(largest)
-    # the squares of entries of size one neither overflow nor underflow
-    x = torch.where(usable, x / largest.clamp_min(torch.finfo(largest.dtype).tiny), 0)
-    eigenvalues = torch.linalg.eigvalsh(x @ x.mH)
-    u = torch.finfo(eigenvalues.dtype).eps / 2
-    low: Tensor = eigenvalues[..., 0] <= x.shape[-2] * u * eigenvalues[..., -1]
-    return (low & usable[..., 0, 0]).to(eigenvalues.dtype)
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

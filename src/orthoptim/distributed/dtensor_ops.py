@@ -9,8 +9,9 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 
 from orthoptim import stiefel
 from orthoptim.distributed.layout import batch_placements, cutting_dims
-from orthoptim.distributed.survey import Measure, largest, survey
-from orthoptim.views import compute_dtype, from_matrices, matrix_shape
+from orthoptim.distributed.measurements import Measure, largest, measure_sharded
+from orthoptim.tensors import compute_dtype
+from orthoptim.views import from_matrices, matrix_shape
 
 
 def whole_matrices(tensor: DTensor, view: str, side: str) -> Tensor:
@@ -41,7 +42,7 @@ def distance(tensor: DTensor, view: str, side: str) -> Tensor:
 
 def measure(tensor: DTensor, view: str, side: str, value_of: Measure) -> Tensor:
     """What ``value_of`` says of each matrix, those of all ranks on all ranks."""
-    (values,) = survey([tensor], view, side, value_of)
+    (values,) = measure_sharded([tensor], view, side, value_of)
     placements = batch_placements(tensor, view)
     if all(isinstance(placement, Replicate) for placement in placements):
         return values
@@ -51,14 +52,14 @@ def measure(tensor: DTensor, view: str, side: str, value_of: Measure) -> Tensor:
     return DTensor.from_local(values, mesh, placements, run_check=False, shape=batch, stride=stride).full_tensor()
 
 
-def farthest(params: Sequence[DTensor], view: str, side: str) -> list[float]:
+def max_distance(params: Sequence[DTensor], view: str, side: str) -> list[float]:
     """For each parameter the largest distance of its matrices, on any rank."""
-    return largest(params, survey(params, view, side, stiefel.distance))
+    return largest(params, measure_sharded(params, view, side, stiefel.distance))
 
 
 def spectral_distance(param: DTensor, view: str, side: str) -> float:
     """The largest ‖XXᴴ − I‖₂ of the matrices of a (finite) parameter, on any rank."""
-    values = survey([param], view, side, lambda x: torch.linalg.eigvalsh(stiefel.defect(x)).abs().amax(-1))
+    values = measure_sharded([param], view, side, lambda x: torch.linalg.eigvalsh(stiefel.defect(x)).abs().amax(-1))
     return largest([param], values)[0]
 
 

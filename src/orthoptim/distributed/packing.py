@@ -16,14 +16,14 @@ ALIGNMENT = 16
 """Bytes: that of complex128, and a divisor of the size of every record."""
 
 
-class Like(NamedTuple):
+class FieldSpec(NamedTuple):
     """What a field looks like: its shape for one matrix, and its dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
-class Record(NamedTuple):
+class PackedLayout(NamedTuple):
     """Where the fields of a record are.
 
     Attributes:
@@ -55,7 +55,7 @@ class Record(NamedTuple):
 
 
 @lru_cache(maxsize=1024)  # every step sends what the last one did
-def record(*likes: Like) -> Record:
+def packed_layout(*likes: FieldSpec) -> PackedLayout:
     """The record of some fields."""
     fields, end = [], 0
     for shape, dtype in likes:
@@ -63,7 +63,7 @@ def record(*likes: Like) -> Record:
         strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
         fields.append((dtype, shape, strides, start))
         end = (start + math.prod(shape)) * dtype.itemsize
-    return Record(-(-end // ALIGNMENT) * ALIGNMENT, tuple(fields))
+    return PackedLayout(-(-end // ALIGNMENT) * ALIGNMENT, tuple(fields))
 
 
 def packed(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -78,10 +78,10 @@ def by_owner(tensors: Sequence[Tensor], owners: Sequence[tuple[int, int]]) -> li
     return [[buffer[a * fields.size : b * fields.size]] for a, b in owners]
 
 
-def _record_of(tensors: Sequence[Tensor]) -> Record:
-    return record(*(Like(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors))
+def _record_of(tensors: Sequence[Tensor]) -> PackedLayout:
+    return packed_layout(*(FieldSpec(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors))
 
 
-def unpack_all(records: Sequence[Record], parts: Sequence[Sequence[Tensor]], count: int) -> list[list[Tensor]]:
+def unpack_all(records: Sequence[PackedLayout], parts: Sequence[Sequence[Tensor]], count: int) -> list[list[Tensor]]:
     """The fields of what each member of a group has sent, ``count`` records in one tensor of bytes."""
     return [fields.unpack(one, count) for fields, (one,) in zip(records, parts, strict=True)]

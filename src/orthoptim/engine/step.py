@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State, per_matrix
-from orthoptim.optim.buckets import Block
-from orthoptim.optim.checks import has_values
-from orthoptim.optim.compiling import Compiled
-from orthoptim.optim.fused import FusedStep, UpdateEntries, fuses
-from orthoptim.optim.state import together
+from orthoptim.engine.buckets import Block
+from orthoptim.engine.compiling import Compiled
+from orthoptim.engine.fused import FusedStep, UpdateEntries, fuses
+from orthoptim.engine.state import together
 from orthoptim.stiefel import is_deficient, max_entry
+from orthoptim.tensors import has_values
 
 
 class Update(NamedTuple):
@@ -33,7 +33,7 @@ class Update(NamedTuple):
     def counts(self, finite: Tensor) -> State:
         """What to add to the counters of each matrix that takes the step."""
         flags = {"clipped": self.clipped, "rescued": self.rescued}
-        return {"taken": finite, **{name: flag & finite for name, flag in flags.items() if flag is not None}}
+        return {"num_updates": finite, **{name: flag & finite for name, flag in flags.items() if flag is not None}}
 
 
 class BlockStep:
@@ -148,7 +148,7 @@ class BlockStep:
             lr: learning rate.
             largest: the largest entry that the parameters can hold, where that is less than X can.
         """
-        t = (state["taken"] + 1).to(lr.dtype)
+        t = (state["num_updates"] + 1).to(lr.dtype)
         ascent = -grad if self.group["maximize"] else grad
         if self.gradient is not None:
             ascent = self.gradient(x, ascent, self.group)

@@ -84,7 +84,7 @@ def thawed(rank):
     params[1].requires_grad_(True)
     params[1].grad = place(target(case, 1, torch.float64), case)
     opt.step()
-    return before, [plan.matrices for plan in opt.plan()], [int(opt.state[p]["taken"]) for p in params]
+    return before, [plan.matrices for plan in opt.plan()], [int(opt.state[p]["num_updates"]) for p in params]
 
 
 def test_frozen_parameters_are_left_out_until_they_are_thawed(four):

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.distributed.records import ALIGNMENT
+from orthoptim.distributed.packing import ALIGNMENT
 from orthoptim.stiefel import as_real
 
 # Stages of a step. Matrices go out, sums are taken, matrices come back; a bucket may leave any of them out.
@@ -24,7 +24,7 @@ _BITS = 64
 
 
 @dataclass
-class Sum:
+class AllReduce:
     """Tensors, the sum of which over the group is wanted; the answer is a list of sums."""
 
     tensors: list[Tensor]
@@ -32,7 +32,7 @@ class Sum:
 
 
 @dataclass
-class Swap:
+class AllToAll:
     """Tensors of bytes for each member of the group, and the sizes of those expected; the answer is these, by member.
 
     All sizes are multiples of :data:`ALIGNMENT`.
@@ -43,9 +43,9 @@ class Swap:
     stage: int
 
 
-Wish = Sum | Swap
+Request = AllReduce | AllToAll
 Answer = list[Tensor] | list[list[Tensor]]
-Steps = Generator[Wish, Answer, None]
+Steps = Generator[Request, Answer, None]
 
 
 class Job(NamedTuple):
@@ -72,7 +72,7 @@ def run(
     """
     # Groups are served in this order, also by ranks that have no part in some of the jobs: no two wait for each other.
     order: dict[tuple[dist.ProcessGroup, torch.device], int] = {}
-    waiting: list[tuple[Job, Wish]] = []
+    waiting: list[tuple[Job, Request]] = []
     for job in jobs:
         order.setdefault((job.group, job.device), len(order))
         with suppress(StopIteration):
@@ -81,17 +81,21 @@ def run(
         stage = min(wish.stage for _, wish in waiting)
         now = [(job, wish) for job, wish in waiting if wish.stage == stage]
         waiting = [(job, wish) for job, wish in waiting if wish.stage != stage]
-        routes: dict[tuple[dist.ProcessGroup, torch.device, type[Wish]], list[tuple[Job, Wish]]] = {}
+        routes: dict[tuple[dist.ProcessGroup, torch.device, type[Request]], list[tuple[Job, Request]]] = {}
         for job, wish in now:
             routes.setdefault((job.group, job.device, type(wish)), []).append((job, wish))
         for (group, device, kind), members in sorted(routes.items(), key=lambda route: order[route[0][:2]]):
             first = digest if group not in checked else None
             answers: list[Answer] = []
-            if kind is Sum:
-                sums, differs = serve_sums([w for _, w in members if isinstance(w, Sum)], group, device, first)
+            if kind is AllReduce:
+                sums, differs = all_reduce_coalesced(
+                    [w for _, w in members if isinstance(w, AllReduce)], group, device, first
+                )
                 answers.extend(sums)
             else:
-                swaps, differs = serve_swaps([w for _, w in members if isinstance(w, Swap)], group, device, first)
+                swaps, differs = all_to_all_coalesced(
+                    [w for _, w in members if isinstance(w, AllToAll)], group, device, first
+                )
                 answers.extend(swaps)
             if differs is not None:
                 checked.add(group)
@@ -101,8 +105,8 @@ def run(
                     waiting.append((job, job.steps.send(answer)))
 
 
-def serve_sums(
-    wishes: Sequence[Sum], group: dist.ProcessGroup, device: torch.device, digest: int | None
+def all_reduce_coalesced(
+    wishes: Sequence[AllReduce], group: dist.ProcessGroup, device: torch.device, digest: int | None
 ) -> tuple[list[list[Tensor]], Tensor | None]:
     """One all-reduce for each (real) dtype."""
     answers: list[list[Tensor | None]] = [[None] * len(wish.tensors) for wish in wishes]
@@ -130,8 +134,8 @@ def serve_sums(
     return answers, differs  # type: ignore[return-value]
 
 
-def serve_swaps(
-    wishes: Sequence[Swap], group: dist.ProcessGroup, device: torch.device, digest: int | None
+def all_to_all_coalesced(
+    wishes: Sequence[AllToAll], group: dist.ProcessGroup, device: torch.device, digest: int | None
 ) -> tuple[list[list[list[Tensor]]], Tensor | None]:
     """One all-to-all of bytes, for all dtypes together."""
     members = range(dist.get_world_size(group))

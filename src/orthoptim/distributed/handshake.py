@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.distributed.detect import is_dtensor
+from orthoptim.tensors import is_dtensor
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -88,7 +88,7 @@ def agree(params: Sequence[Any], described: Sequence[str], error: Exception | No
             raise ValueError(f"{message} (on rank {rank})") from error
         first = next(iter(answers))
         for rank, (lines, _) in answers.items():
-            for ours, theirs in zip_lines(answers[first][0], lines):
+            for ours, theirs in padded_pairs(answers[first][0], lines):
                 if ours != theirs:
                     raise ValueError(
                         f"ranks were given different parameters: rank {first} {ours}, rank {rank} {theirs}"
@@ -97,7 +97,7 @@ def agree(params: Sequence[Any], described: Sequence[str], error: Exception | No
         raise error
 
 
-def zip_lines(ours: list[str], theirs: list[str]) -> list[tuple[str, str]]:
+def padded_pairs(ours: list[str], theirs: list[str]) -> list[tuple[str, str]]:
     """Pairs of lines, where one list may be shorter."""
     nothing = "has no more"
     length = max(len(ours), len(theirs))

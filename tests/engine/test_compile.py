@@ -10,7 +10,7 @@ import orthoptim as oo
 from orthoptim import stiefel
 from orthoptim.bench.measure import extra_bytes
 from orthoptim.optim import compiling
-from orthoptim.stiefel import plan
+from orthoptim.stiefel import cost
 from tests.conformance.methods import clones, point, set_gradients, steps
 
 
@@ -111,7 +111,7 @@ def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monke
     """Also where a gradient is not finite: that matrix keeps its value and its state."""
     monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
     if layout == "large":  # their state has the batch last in memory
-        monkeypatch.setattr(plan, "TINY_BLOCK", 8)
+        monkeypatch.setattr(cost, "TINY_BLOCK", 8)
     params = _tiny_parameters(layout)
     others = clones(params)
     options = {"view": "kernels"} if params[0].ndim == 4 else {}
@@ -176,10 +176,10 @@ def test_the_fused_step_has_a_graph_for_counters_of_another_dtype(monkeypatch):
     counters.clear()
     steps(opt, params, 2)
     state = opt.state[params[0]]
-    state.update({name: state[name].long() for name in ("taken", "clipped")})
+    state.update({name: state[name].long() for name in ("num_updates", "clipped")})
     steps(opt, params, 1)
     assert counters["stats"]["unique_graphs"] == 2
-    assert state["taken"].unique().tolist() == [3]
+    assert state["num_updates"].unique().tolist() == [3]
 
 
 def _entries(x):

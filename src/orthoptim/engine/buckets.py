@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.optim.checks import has_values
-from orthoptim.optim.state import stacked, without_gaps
-from orthoptim.stiefel.plan import TINY, block_size
-from orthoptim.views import compute_dtype, matrix_shape
+from orthoptim.engine.state import stacked, without_gaps
+from orthoptim.stiefel.cost import TINY, block_size
+from orthoptim.tensors import compute_dtype, has_values
+from orthoptim.views import matrix_shape
 
 
 class Block(NamedTuple):

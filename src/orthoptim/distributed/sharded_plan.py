@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.distributed.tensor import DTensor
 
 from orthoptim.base import Base
-from orthoptim.distributed.pieces import Pieces, make_pieces
+from orthoptim.distributed.choice import choose
 from orthoptim.distributed.rounds import make_rounds
-from orthoptim.distributed.strategy import choose
-from orthoptim.optim.buckets import make_buckets
-from orthoptim.optim.telemetry import Plan, label, names_of, plans_of
+from orthoptim.distributed.sharded_buckets import ShardedBucket, make_sharded_buckets
+from orthoptim.engine.buckets import make_buckets
+from orthoptim.engine.naming import common_name, names_of
+from orthoptim.engine.telemetry import Plan, plans_of
 from orthoptim.stiefel import FORMS
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class GroupPlan(NamedTuple):
     group: dict[str, Any]
     params: list[DTensor]
     local: list[int]  # places of those whose matrices are not cut
-    cut: list[Pieces]
+    cut: list[ShardedBucket]
 
 
 class Plans:
@@ -42,7 +43,7 @@ class Plans:
         self._key: tuple[Any, ...] = ()
         self._frozen: list[DTensor] = []
         self._plans: list[GroupPlan] = []
-        self.rounds: list[list[tuple[GroupPlan, Pieces]]] = []
+        self.rounds: list[list[tuple[GroupPlan, ShardedBucket]]] = []
 
     def __call__(self) -> list[GroupPlan]:
         """The plans as they are now.
@@ -87,7 +88,7 @@ class Plans:
             if per_parameter:
                 rows.extend(Plan(index, pieces.count // len(members), *kind, name) for name in members)
             else:
-                rows.append(Plan(index, pieces.count, *kind, label(members)))
+                rows.append(Plan(index, pieces.count, *kind, common_name(members)))
         return rows
 
     def _key_of(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -115,7 +116,9 @@ class Plans:
             self._frozen.extend(param for param in placed if not param.requires_grad)
             if params:
                 how = partial(choose, by_columns=self._by_columns(group))
-                self._plans.append(GroupPlan(group, params, *make_pieces(params, group["view"], group["side"], how)))
+                self._plans.append(
+                    GroupPlan(group, params, *make_sharded_buckets(params, group["view"], group["side"], how))
+                )
         plan_of = {pieces.layout: plan for plan in self._plans for pieces in plan.cut}  # parts share that of the whole
         cut = [pieces for plan in self._plans for pieces in plan.cut]
         self.rounds = [[(plan_of[part.layout], part) for part in some] for some in make_rounds(cut)]

@@ -7,7 +7,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 
 import orthoptim as oo
-from orthoptim.distributed.detect import full, is_dtensor
+from orthoptim.tensors import full, is_dtensor
 
 
 class Plain(torch.Tensor):

@@ -8,37 +8,38 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from orthoptim.distributed.agreement import meshes
+from orthoptim.distributed.collectives import BACK, OUT, AllToAll, Job, Steps, run
+from orthoptim.distributed.handshake import meshes
 from orthoptim.distributed.layout import first_matrix_dim
-from orthoptim.distributed.pieces import Pieces, assemble, make_pieces
-from orthoptim.distributed.records import Like, by_owner, packed, record, unpack_all
+from orthoptim.distributed.packing import FieldSpec, by_owner, packed, packed_layout, unpack_all
 from orthoptim.distributed.rounds import make_rounds
-from orthoptim.distributed.wire import BACK, OUT, Job, Steps, Swap, run
-from orthoptim.views import compute_dtype, matrix_shape, real_dtype
+from orthoptim.distributed.sharded_buckets import ShardedBucket, assemble, make_sharded_buckets
+from orthoptim.tensors import compute_dtype, real_dtype
+from orthoptim.views import matrix_shape
 
 Measure = Callable[[Tensor], Tensor]
 """A real number for each of the matrices (B, p, n)."""
 
 
 @torch.no_grad()
-def survey(params: Sequence[DTensor], view: str, side: str, measure: Measure) -> list[Tensor]:
+def measure_sharded(params: Sequence[DTensor], view: str, side: str, measure: Measure) -> list[Tensor]:
     """For each parameter the measure of the matrices of which this rank holds pieces, of its local batch shape."""
-    local, cut = make_pieces(params, view, side, lambda layout: "local" if layout.cut == "none" else "whole")
+    local, cut = make_sharded_buckets(params, view, side, lambda layout: "local" if layout.cut == "none" else "whole")
     found: dict[int, Tensor] = {}
 
-    def look(pieces: Pieces) -> Steps:
+    def look(pieces: ShardedBucket) -> Steps:
         layout = pieces.layout
         if pieces.count == 0:
             return
         x = pieces.gather([params[i].to_local() for i in pieces.members]).to(pieces.dtype)
         first, last = pieces.owners[layout.me]
-        coming = [record(Like(shape, x.dtype)) for shape in layout.shapes]
-        answer = yield Swap(by_owner([x], pieces.owners), [[(last - first) * parts.size] for parts in coming], OUT)
+        coming = [packed_layout(FieldSpec(shape, x.dtype)) for shape in layout.shapes]
+        answer = yield AllToAll(by_owner([x], pieces.owners), [[(last - first) * parts.size] for parts in coming], OUT)
         received = unpack_all(coming, cast(list[list[Tensor]], answer), last - first)
         parts = [fields[0] for fields in received]
         values = measure(assemble(parts, layout.rows, layout.columns, (layout.p, layout.n)))
-        of_values = record(Like((), values.dtype))
-        answer = yield Swap(
+        of_values = packed_layout(FieldSpec((), values.dtype))
+        answer = yield AllToAll(
             [packed([values])] * len(layout.ranks), [[(b - a) * of_values.size] for a, b in pieces.owners], BACK
         )
         (together,) = of_values.unpack(torch.cat([one for (one,) in cast(list[list[Tensor]], answer)]), pieces.count)

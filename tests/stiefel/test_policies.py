@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orthoptim import stiefel
-from orthoptim.stiefel.landing import clip, newton_schulz
+from orthoptim.stiefel.policies import clip, newton_schulz
 from tests import reference
 from tests.strategies import (
     DOUBLE,

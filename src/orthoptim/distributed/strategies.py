@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State, per_matrix
-from orthoptim.distributed.pieces import Pieces, assemble, cut_out
-from orthoptim.distributed.records import Like, by_owner, packed, record, unpack_all
-from orthoptim.distributed.wire import BACK, OUT, SUM, Answer, Sum, Swap, Wish
-from orthoptim.optim.block_step import BlockStep, Update, where
+from orthoptim.distributed.collectives import BACK, OUT, SUM, AllReduce, AllToAll, Answer, Request
+from orthoptim.distributed.packing import FieldSpec, by_owner, packed, packed_layout, unpack_all
+from orthoptim.distributed.sharded_buckets import ShardedBucket, assemble, cut_out
+from orthoptim.engine.step import BlockStep, Update, where
 from orthoptim.stiefel import Sums
-from orthoptim.stiefel.plan import block_size
+from orthoptim.stiefel.cost import block_size
 
 Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the matrices; the old, where not finite
-Moves = Generator[Wish, Answer, Result]
+Moves = Generator[Request, Answer, Result]
 
 
 class Held(NamedTuple):
@@ -65,7 +65,7 @@ class Method(NamedTuple):
         )
 
 
-class Aim(NamedTuple):
+class LocalDirection(NamedTuple):
     """The direction of pieces, as far as it is known without the other ranks."""
 
     direction: Direction
@@ -74,15 +74,15 @@ class Aim(NamedTuple):
     statistic: list[Tensor]  # of the pieces; none or one
 
 
-def aim(method: Method, held: Held) -> Aim:
+def local_direction(method: Method, held: Held) -> LocalDirection:
     """Let an entrywise base advance on pieces."""
     base = method.base
-    t = (held.state["taken"] + 1).to(held.lr.dtype)
+    t = (held.state["num_updates"] + 1).to(held.lr.dtype)
     ascent = -held.grad if method.group["maximize"] else held.grad
     statistic = base.statistic(ascent)
     direction, new = base.direction(held.x, ascent, statistic, held.state, t, **method.hyperparameters)
     per_matrix = per_matrix_names(method.kinds)
-    return Aim(
+    return LocalDirection(
         direction,
         {name: value for name, value in new.items() if name not in per_matrix},
         {name: value for name, value in new.items() if name in per_matrix},
@@ -91,7 +91,7 @@ def aim(method: Method, held: Held) -> Aim:
 
 
 def rescale(
-    method: Method, aimed: Aim, statistic: list[Tensor], state: State, lr: Tensor
+    method: Method, aimed: LocalDirection, statistic: list[Tensor], state: State, lr: Tensor
 ) -> tuple[Tensor | None, State]:
     """The factor of the direction and the new state of each matrix, from the statistic of all pieces.
 
@@ -99,7 +99,7 @@ def rescale(
     """
     if not statistic:
         return aimed.direction.scale, aimed.matrices
-    t = (state["taken"] + 1).to(lr.dtype)
+    t = (state["num_updates"] + 1).to(lr.dtype)
     real = torch.empty(t.numel(), 0, 0, dtype=lr.dtype, device=lr.device)
     entry = real.to(aimed.direction.matrices.dtype)
     nothing = {name: real if kind == "moduli" else entry for name, kind in method.kinds.items()}
@@ -110,24 +110,24 @@ def rescale(
     return direction.scale, {name: value for name, value in new.items() if name in known}
 
 
-def two_phase(method: Method, held: Held, pieces: Pieces) -> Moves:
+def two_phase(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
     """The long side is cut: sums over pieces take the place of products over n."""
-    aimed = aim(method, held)
+    aimed = local_direction(method, held)
     update, fresh, finite = yield from _by_columns(method, held, aimed, held.x, aimed.direction.matrices)
     return _keep_finite(held, update.x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite)
 
 
-def exchange(method: Method, held: Held, pieces: Pieces) -> Moves:
+def exchange(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
     """The short side is cut: columns for rows, two phases, and back."""
     layout = pieces.layout
-    aimed = aim(method, held)
+    aimed = local_direction(method, held)
     mine = [held.x, aimed.direction.matrices]
     spans = even_spans(layout.n, len(layout.ranks))
     me = spans[layout.me]
     width = me.stop - me.start
     every = slice(None)
-    coming = [record(*(Like((rows, width), tensor.dtype) for tensor in mine)) for rows, _ in layout.shapes]
-    answer = yield Swap(
+    coming = [packed_layout(*(FieldSpec((rows, width), tensor.dtype) for tensor in mine)) for rows, _ in layout.shapes]
+    answer = yield AllToAll(
         [packed([tensor[:, :, span] for tensor in mine]) for span in spans],
         [[pieces.count * parts.size] for parts in coming],
         OUT,
@@ -138,8 +138,8 @@ def exchange(method: Method, held: Held, pieces: Pieces) -> Moves:
         for i in range(2)
     )
     update, fresh, finite = yield from _by_columns(method, held, aimed, x, g)
-    coming = [record(Like((held.x.shape[1], span.stop - span.start), x.dtype)) for span in spans]
-    answer = yield Swap(
+    coming = [packed_layout(FieldSpec((held.x.shape[1], span.stop - span.start), x.dtype)) for span in spans]
+    answer = yield AllToAll(
         [packed([cut_out(update.x, rows, every)]) for rows in layout.rows],
         [[pieces.count * parts.size] for parts in coming],
         BACK,
@@ -149,11 +149,15 @@ def exchange(method: Method, held: Held, pieces: Pieces) -> Moves:
     return _keep_finite(held, new_x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite)
 
 
-def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
+def whole(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
     """Each matrix is sent to one rank, which steps it as a single process would, and sends it back."""
     layout, base = pieces.layout.stored, method.base
     turn = pieces.turn
-    aimed = aim(method, held) if base.entrywise and not method.algorithm.replaces_gradient(method.group) else None
+    aimed = (
+        local_direction(method, held)
+        if base.entrywise and not method.algorithm.replaces_gradient(method.group)
+        else None
+    )
     moved = method.kinds if aimed is None else method.own
     per_matrix = sorted(per_matrix_names(method.kinds))
     entries = [name for name in moved if name not in per_matrix]
@@ -166,10 +170,14 @@ def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
     first, last = pieces.owners[layout.me]
     owned = last - first
     coming = [
-        record(*(Like(shape, tensor.dtype) for tensor in mine), *(Like((), tensor.dtype) for tensor in statistic))
+        packed_layout(
+            *(FieldSpec(shape, tensor.dtype) for tensor in mine), *(FieldSpec((), tensor.dtype) for tensor in statistic)
+        )
         for shape in layout.shapes
     ]
-    answer = yield Swap(by_owner([*mine, *statistic], pieces.owners), [[owned * parts.size] for parts in coming], OUT)
+    answer = yield AllToAll(
+        by_owner([*mine, *statistic], pieces.owners), [[owned * parts.size] for parts in coming], OUT
+    )
     received = unpack_all(coming, cast(list[list[Tensor]], answer), owned)
     shape = (layout.p, layout.n)
     x, g, *rest = (
@@ -190,9 +198,9 @@ def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
         new_x, new = _advance(step, x, g, state, held.lr, scale, fresh)
     back = [turn(new_x), *(turn(new[name]) for name in entries)]
     values = packed([new[name] if name in new else state[name] for name in per_matrix])
-    of_pieces = record(*(Like(layout.shapes[layout.me], tensor.dtype) for tensor in back))
-    of_values = record(*(Like((), held.state[name].dtype) for name in per_matrix))
-    answer = yield Swap(
+    of_pieces = packed_layout(*(FieldSpec(layout.shapes[layout.me], tensor.dtype) for tensor in back))
+    of_values = packed_layout(*(FieldSpec((), held.state[name].dtype) for name in per_matrix))
+    answer = yield AllToAll(
         [
             [*packed([cut_out(tensor, rows, columns) for tensor in back]), *values]
             for rows, columns in zip(layout.rows, layout.columns, strict=True)
@@ -205,7 +213,7 @@ def whole(method: Method, held: Held, pieces: Pieces) -> Moves:
     new_x, *others = map(turn, of_pieces.unpack(returned[0], pieces.count))
     new = dict(zip([*entries, *per_matrix], [*others, *of_values.unpack(returned[1], pieces.count)], strict=True))
     if aimed is not None:  # what owners return they have looked at
-        finite = new["taken"] != held.state["taken"]
+        finite = new["num_updates"] != held.state["num_updates"]
         new |= {name: where(finite, value, held.state[name]) for name, value in aimed.entries.items()}
     return new_x, new
 
@@ -225,13 +233,13 @@ def even_spans(size: int, count: int) -> list[slice]:
 
 
 def _by_columns(
-    method: Method, held: Held, aimed: Aim, x: Tensor, g: Tensor
-) -> Generator[Wish, Answer, tuple[Update, State, Tensor]]:
+    method: Method, held: Held, aimed: LocalDirection, x: Tensor, g: Tensor
+) -> Generator[Request, Answer, tuple[Update, State, Tensor]]:
     """Step some columns: the update, the base's new state of each matrix, and which matrices are finite."""
     steps = method.algorithm.update_columns(x, g, held.lr, method.group)
     wanted = next(steps)
     total = aimed.direction.matrices.sum((-2, -1))  # is finite only if its terms are
-    answer = yield Sum([*wanted, total, *aimed.statistic], SUM)
+    answer = yield AllReduce([*wanted, total, *aimed.statistic], SUM)
     sums = cast(list[Tensor], answer)
     total, *statistic = sums[len(wanted) :]
     scale, fresh = rescale(method, aimed, statistic, held.state, held.lr)
@@ -245,7 +253,7 @@ def _by_columns(
             update, witness = stop.value
             return update, fresh, torch.isfinite(total + witness)
         stage += 1
-        answer = yield Sum(wanted, stage)
+        answer = yield AllReduce(wanted, stage)
         sums = cast(list[Tensor], answer)
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from orthoptim.distributed.records import ALIGNMENT, Like, by_owner, packed, record
+from orthoptim.distributed.packing import ALIGNMENT, FieldSpec, by_owner, packed, packed_layout
 
 FIELDS = [
     torch.randn(5, 3, 2, dtype=torch.complex64).mT,  # not contiguous
@@ -10,7 +10,7 @@ FIELDS = [
     torch.arange(5),
     torch.randn(5, dtype=torch.float64),
 ]
-RECORD = record(*(Like(tuple(field.shape[1:]), field.dtype) for field in FIELDS))
+RECORD = packed_layout(*(FieldSpec(tuple(field.shape[1:]), field.dtype) for field in FIELDS))
 
 
 def equal(found, expected):
@@ -33,4 +33,4 @@ def test_empty_pieces_take_no_bytes():
     nothing = torch.empty(5, 0, 2)
     (buffer,) = packed([nothing])
     assert buffer.numel() == 0
-    assert record(Like((0, 2), torch.float32)).unpack(buffer, 5)[0].shape == nothing.shape
+    assert packed_layout(FieldSpec((0, 2), torch.float32)).unpack(buffer, 5)[0].shape == nothing.shape

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.distributed.detect import is_dtensor
-from orthoptim.optim.checks import has_values
-from orthoptim.stiefel.plan import BLOCK_BYTES, TINY, block_size
-from orthoptim.views import compute_dtype, matrix_shape
+from orthoptim.stiefel.cost import BLOCK_BYTES, TINY, block_size
+from orthoptim.tensors import compute_dtype, has_values, is_dtensor
+from orthoptim.views import matrix_shape
 
 
 class EntrySpec(NamedTuple):
@@ -40,8 +39,8 @@ class EntrySpec(NamedTuple):
 def specify(param: Tensor, group: Mapping[str, Any], kinds: Mapping[str, Kind]) -> dict[str, EntrySpec]:
     """The entries of the state of a constrained parameter, by name.
 
-    Counters are younger than some checkpoints, and only tell what happened, all but ``taken``: where one is missing it
-    starts at zero. A master copy is missing in the checkpoint of a run in full precision, and starts as the parameter.
+    Counters other than ``num_updates`` only report what happened and are missing in older checkpoints; they then start
+    at zero. A master copy is missing in the checkpoint of a run in full precision, and starts as the parameter.
     """
     dtype = compute_dtype(param.dtype)
     batch = matrix_shape(param.shape, group["view"], group["side"])[0]
@@ -51,7 +50,7 @@ def specify(param: Tensor, group: Mapping[str, Any], kinds: Mapping[str, Kind]) 
     }
     for name, kind in kinds.items():
         counts = kind == "counters"
-        optional = counts and name != "taken"
+        optional = counts and name != "num_updates"
         shape = batch if per_matrix(kind) else param.shape
         specs[name] = EntrySpec(shape, state_dtype(kind, dtype), optional=optional, counts=counts)
     return specs

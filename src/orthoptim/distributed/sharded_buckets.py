@@ -9,15 +9,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from orthoptim.distributed.groups import process_group
+from orthoptim.distributed.choice import assign
 from orthoptim.distributed.layout import Index, Layout, make_layout
-from orthoptim.distributed.strategy import assign
-from orthoptim.optim.buckets import copy_all_
-from orthoptim.views import compute_dtype
+from orthoptim.distributed.process_groups import process_group
+from orthoptim.engine.buckets import copy_all_
+from orthoptim.tensors import compute_dtype
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class ShardedBucket:
     """Parameters of one shape, dtype and placement, whose matrices are cut.
 
     Attributes:
@@ -67,9 +67,9 @@ class Pieces:
         copy_all_(tensors, list(self.turn(matrices).reshape(len(tensors), *tensors[0].shape).unbind(0)))
 
 
-def make_pieces(
+def make_sharded_buckets(
     params: Sequence[DTensor], view: str, side: str, choose: Callable[[Layout], str]
-) -> tuple[list[int], list[Pieces]]:
+) -> tuple[list[int], list[ShardedBucket]]:
     """Sort parameters into buckets: the places of those whose matrices are not cut, and pieces of the others.
 
     The owners of those whose strategy is "whole" are still to be chosen, over all buckets there are.
@@ -79,7 +79,7 @@ def make_pieces(
         key = (param.shape, param.dtype, param.device, param.device_mesh, param.placements)
         buckets.setdefault(key, []).append(i)
     local: list[int] = []
-    cut: list[Pieces] = []
+    cut: list[ShardedBucket] = []
     for members in buckets.values():
         param = params[members[0]]
         layout = make_layout(param, view, side)
@@ -89,13 +89,13 @@ def make_pieces(
             continue
         group = process_group(param, layout, view)
         dtype = compute_dtype(param.dtype)
-        cut.append(Pieces(members, layout, group, dtype, dtype != param.dtype, param.device, strategy, []))
+        cut.append(ShardedBucket(members, layout, group, dtype, dtype != param.dtype, param.device, strategy, []))
     return local, cut
 
 
-def choose_owners(buckets: Sequence[Pieces]) -> None:
+def choose_owners(buckets: Sequence[ShardedBucket]) -> None:
     """Spread the matrices that are sent whole over the ranks of each group."""
-    by_group: dict[dist.ProcessGroup, list[Pieces]] = {}
+    by_group: dict[dist.ProcessGroup, list[ShardedBucket]] = {}
     for pieces in buckets:
         if pieces.strategy == "whole":
             by_group.setdefault(pieces.group, []).append(pieces)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orthoptim as oo
-from orthoptim.optim.buckets import make_buckets
-from orthoptim.stiefel import plan
+from orthoptim.engine.buckets import make_buckets
+from orthoptim.stiefel import cost
 from tests.conformance.methods import clones, every_method, point, set_gradients, steps
 
 SHAPES = [(4, 6), (6, 4), (5, 4, 6), (4, 6), (2, 3, 6, 4), (3, 3), (40, 3, 3)]
@@ -23,12 +23,12 @@ SHAPES = [(4, 6), (6, 4), (5, 4, 6), (4, 6), (2, 3, 6, 4), (3, 3), (40, 3, 3)]
 def test_every_matrix_is_gathered_once_and_comes_back(shapes, size, view):
     params = [torch.randn(shape) for shape in shapes]
     marked = [torch.full_like(p, -1.0) for p in params]
-    before = plan.BLOCK_BYTES
-    plan.BLOCK_BYTES = size
+    before = cost.BLOCK_BYTES
+    cost.BLOCK_BYTES = size
     try:
         buckets = make_buckets(params, view, "auto")
     finally:
-        plan.BLOCK_BYTES = before
+        cost.BLOCK_BYTES = before
     assert sum(bucket.p * bucket.n * bucket.matrices for bucket in buckets) == sum(p.numel() for p in params)
     for bucket in buckets:
         for block in bucket.blocks:
@@ -49,7 +49,7 @@ def test_the_size_of_blocks_does_not_show(make, monkeypatch):
         set_gradients(params, t)
         set_gradients(others, t)
         opt.step()
-        monkeypatch.setattr(plan, "BLOCK_BYTES", 400)
+        monkeypatch.setattr(cost, "BLOCK_BYTES", 400)
         other.step()
         monkeypatch.undo()
     for one, two in zip(params, others, strict=True):
@@ -60,7 +60,7 @@ def test_a_matrix_is_written_with_its_state_or_not_at_all(monkeypatch):
     param = point(40, 4, 6)
     opt = oo.POGO([param], 0.1)
     steps(opt, [param], 1)
-    monkeypatch.setattr(plan, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(cost, "BLOCK_BYTES", 1000)
     before = param.detach().clone(), {name: value.clone() for name, value in opt.state[param].items()}
     calls = []
     update = oo.POGO.update
@@ -79,7 +79,7 @@ def test_a_matrix_is_written_with_its_state_or_not_at_all(monkeypatch):
     assert stepped.any()
     assert not stepped.all()
     state = opt.state[param]
-    assert torch.equal(state["taken"], 1 + stepped.long())
+    assert torch.equal(state["num_updates"], 1 + stepped.long())
     for name in ("exp_avg", "exp_avg_sq"):
         changed = (state[name] != before[1][name]).reshape(40, -1).any(-1)
         assert torch.equal(changed, stepped)

@@ -8,15 +8,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from orthoptim.distributed import jobs
-from orthoptim.distributed.agreement import missing_gradient
-from orthoptim.distributed.holdings import Holdings
-from orthoptim.distributed.pieces import Pieces
-from orthoptim.distributed.plans import GroupPlan, Plans
-from orthoptim.distributed.state import init_state, local_values
-from orthoptim.distributed.wire import Job, Steps, run
-from orthoptim.optim.checks import parameter_name
-from orthoptim.views import full_precision, real_dtype
+from orthoptim.distributed import strategies
+from orthoptim.distributed.collectives import Job, Steps, run
+from orthoptim.distributed.handshake import missing_gradient
+from orthoptim.distributed.sharded_buckets import ShardedBucket
+from orthoptim.distributed.sharded_plan import GroupPlan, Plans
+from orthoptim.distributed.sharded_state import init_state, local_values
+from orthoptim.distributed.stacked_state import StackedState
+from orthoptim.engine.naming import parameter_name
+from orthoptim.precision import full_precision
+from orthoptim.tensors import real_dtype
 
 if TYPE_CHECKING:
     from orthoptim.optim.orthoptimizer import Orthoptimizer
@@ -40,7 +41,7 @@ class ShardedStep:
     def __init__(self, optimizer: "Orthoptimizer") -> None:
         self._optimizer = optimizer
         self.plans = Plans(optimizer)
-        self._holdings: dict[Pieces, Holdings] = {}
+        self._holdings: dict[ShardedBucket, StackedState] = {}
         self._deferred: list[tuple[Tensor, dist.ProcessGroup, list[bool]]] = []
 
     @torch.no_grad()
@@ -115,12 +116,12 @@ class ShardedStep:
         if empty:
             torch._foreach_add_(empty, 1)
 
-    def _steps(self, pieces: Pieces, method: jobs.Method, work: Work) -> Steps:
+    def _steps(self, pieces: ShardedBucket, method: strategies.Method, work: Work) -> Steps:
         """The coroutine that steps one bucket: gather, move as the strategy says, write."""
-        per_matrix = jobs.per_matrix_names(method.kinds)
+        per_matrix = strategies.per_matrix_names(method.kinds)
         params = pieces.pick(work.params)
         if pieces not in self._holdings:
-            self._holdings[pieces] = Holdings(pieces, [work.plan.params[i] for i in pieces.members])
+            self._holdings[pieces] = StackedState(pieces, [work.plan.params[i] for i in pieces.members])
         held = self._holdings[pieces](self._optimizer.state, method.kinds, method.group)
         given = [work.grads[i] for i in pieces.members]
         if pieces.count == 0:
@@ -139,8 +140,8 @@ class ShardedStep:
             torch.full_like(param, torch.nan) if grad is None else grad
             for param, grad in zip(params, given, strict=True)
         ]
-        before = jobs.Held(x, pieces.gather(grads).to(x.dtype), state, lr)
-        new_x, new_state = yield from jobs.STRATEGIES[pieces.strategy](method, before, pieces)
+        before = strategies.Held(x, pieces.gather(grads).to(x.dtype), state, lr)
+        new_x, new_state = yield from strategies.STRATEGIES[pieces.strategy](method, before, pieces)
         pieces.write_(params, new_x)
         if pieces.half:
             pieces.matrices(held["master"]).copy_(new_x)
@@ -148,9 +149,9 @@ class ShardedStep:
             state[name].copy_(value)
         _count(held["step"], given)
 
-    def _method(self, plan: GroupPlan) -> jobs.Method:
+    def _method(self, plan: GroupPlan) -> strategies.Method:
         optimizer, group = self._optimizer, plan.group
-        return jobs.Method(type(optimizer), group, optimizer._hyperparameters(group), optimizer._kinds(group))
+        return strategies.Method(type(optimizer), group, optimizer._hyperparameters(group), optimizer._kinds(group))
 
     def _raise_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from orthoptim.base import Base, Kind, State, per_matrix
-from orthoptim.optim.compiling import Compiled
+from orthoptim.engine.compiling import Compiled
 from orthoptim.stiefel import Table, Unrolled
-from orthoptim.stiefel.plan import TINY
+from orthoptim.stiefel.cost import TINY
 
 _OPTIONS = {
     # The compiler would not vectorise a loop with so many strided reads (a factor of 3 here), nor fuse it in one piece.
@@ -82,7 +82,7 @@ class FusedStep:
     ) -> tuple[Tensor, State] | None:
         """As ``BlockStep.advance``, entry by entry."""
         p, n = len(x), len(x[0])
-        taken = columns["taken"] + 1
+        taken = columns["num_updates"] + 1
         t = taken[:, 0].to(lr.dtype)
         ascent = [[-entry if self.group["maximize"] else entry for entry in row] for row in _entries(grad)]
         parts = [self.base.statistic(entry.unsqueeze(1)) for row in ascent for entry in row]
@@ -109,7 +109,7 @@ class FusedStep:
         if clipped is not None:
             new_columns["clipped"] = columns["clipped"] + clipped
         new_columns["rescued"] = columns["rescued"] + rescued
-        new_columns["taken"] = taken
+        new_columns["num_updates"] = taken
         for name, value in new_columns.items():
             columns[name].copy_(torch.where(finite, value, columns[name]))
         for name, table in new_tables.items():

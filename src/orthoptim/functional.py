@@ -1,0 +1,210 @@
+"""Functions of orthogonal matrices outside of a step: how far they are from the manifold, and how to get there.
+
+All take plain tensors and DTensors. For a DTensor they are collective: every rank of its mesh must call them.
+"""
+
+from types import ModuleType
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from orthoptim import stiefel
+from orthoptim.groups import Patterns, check_views, match
+from orthoptim.literals import INITS, Init
+from orthoptim.precision import full_precision
+from orthoptim.tensors import check_dtype, check_values, compute_dtype, is_dtensor, real_dtype
+from orthoptim.user_warnings import warn_user
+from orthoptim.validation import check_choice
+from orthoptim.views import Side, View, from_matrices, matrix_shape, to_matrices
+
+TensorT = TypeVar("TensorT", bound=Tensor)
+TensorOrModule = TypeVar("TensorOrModule", bound=Tensor | nn.Module)
+
+
+@torch.no_grad()
+def distance(tensor: Tensor, *, view: View = "matrix", side: Side = "auto") -> Tensor:
+    """Distance ‖XXᴴ − I‖_F from orthonormality, one value per matrix.
+
+    Of a DTensor, all ranks must ask, and are told the distances of all matrices.
+
+    Example:
+        >>> distance(torch.eye(3))
+        tensor(0.)
+    """
+    try:
+        check_dtype(tensor.dtype)
+    except ValueError as error:
+        raise ValueError(f"the tensor {error}") from None
+    with full_precision(tensor):
+        if is_dtensor(tensor):
+            distances: Tensor = dtensor_ops().distance(tensor, view, side)
+            return distances
+        return stiefel.distance(to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype)))
+
+
+@torch.no_grad()
+def is_orthogonal(tensor: Tensor, *, view: View = "matrix", side: Side = "auto", tol: float | None = None) -> bool:
+    """Whether every matrix is orthonormal up to ``tol`` (default: what rounding explains, 10·u·p).
+
+    Example:
+        >>> is_orthogonal(torch.eye(3)), is_orthogonal(torch.ones(3, 3))
+        (True, False)
+    """
+    p = matrix_shape(tensor.shape, view, side)[1]
+    limit = rounding(tensor.dtype, p) if tol is None else tol
+    return bool((distance(tensor, view=view, side=side) <= limit).all())
+
+
+def rounding(dtype: torch.dtype, p: int) -> float:
+    """The distance that rounding alone explains, 10·u·p; in half precision that can be all or nothing, so at most ½."""
+    return min(10 * (torch.finfo(dtype).eps / 2) * p, 0.5)
+
+
+@torch.no_grad()
+def project_(tensor: TensorT, *, view: View = "matrix", side: Side = "auto") -> TensorT:
+    """Replace every matrix by the nearest orthonormal one, in place.
+
+    Warns where a matrix does not have full rank: its nearest orthonormal matrix is then an arbitrary one of many.
+
+    Example:
+        >>> project_(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.6000, 0.8000]])
+    """
+    try:
+        check_values(tensor)
+        matrix_shape(tensor.shape, view, side)
+        if not is_finite(tensor):
+            raise ValueError("is not finite")
+    except ValueError as error:
+        raise ValueError(f"cannot project a tensor that {error}") from None
+    deficient = project_counting_(tensor, view, side)
+    if deficient:
+        warn_user(f"the tensor {RANK_DEFICIENT.format(deficient)}")
+    return tensor
+
+
+RANK_DEFICIENT = (
+    "has matrices without full rank ({} of them), whose nearest orthonormal matrix is arbitrary: "
+    "orthogonalize_(..., init='random') draws one instead"
+)
+
+
+@torch.no_grad()
+def project_counting_(tensor: Tensor, view: str, side: str) -> int:
+    """:func:`project_` without its checks; returns how many matrices do not have full rank, up to rounding."""
+    with full_precision(tensor):
+        if is_dtensor(tensor):
+            matrices = dtensor_ops().whole_matrices(tensor, view, side)
+        else:
+            matrices = to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype))
+        nearest = stiefel.nearest(matrices)
+        # the polar factor H of Y = HX has the singular values of Y as its eigenvalues, and is only p×p
+        size = stiefel.max_entry(matrices).clamp_min(torch.finfo(real_dtype(matrices.dtype)).tiny)
+        values = torch.linalg.eigvalsh(stiefel.sym((matrices / size[..., None, None]) @ nearest.mH))
+        limit = 10 * torch.finfo(values.dtype).eps * values[..., -1].abs()
+        deficient = int((values[..., 0] <= limit).sum())
+        if is_dtensor(tensor):
+            dtensor_ops().write_matrices_(tensor, nearest, view, side)
+        else:
+            tensor.copy_(from_matrices(nearest, tensor.shape, view, side))
+    return deficient
+
+
+@torch.no_grad()
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all entries are finite, on all ranks that share the tensor."""
+    if is_dtensor(tensor):
+        return bool(dtensor_ops().is_finite(tensor))
+    return bool(torch.isfinite(tensor).all())
+
+
+@torch.no_grad()
+def orthogonalize_(
+    target: TensorOrModule,
+    patterns: Patterns | None = None,
+    *,
+    view: View = "matrix",
+    side: Side = "auto",
+    init: Init = "project",
+    generator: torch.Generator | None = None,
+) -> TensorOrModule:
+    """Make matrices orthonormal, in place: those of a tensor, or of the parameters of a module that patterns name.
+
+    Args:
+        target: a tensor or a module.
+        patterns: for a module, shell patterns on parameter names with their views, as in :func:`param_groups`.
+        view: for a tensor, its view.
+        side: the side that becomes orthonormal.
+        init: ``"project"``, the nearest orthonormal matrix, or ``"random"``, a uniformly random one. Prefer random
+            where matrices may not have full rank (Dirac-initialised kernels, a LoRA factor of zeros): their nearest
+            point is arbitrary, and projecting them warns.
+        generator: for random ones.
+
+    Example:
+        >>> layer = orthogonalize_(nn.Linear(3, 3), {"weight": "matrix"})
+        >>> bool(torch.dist(layer.weight @ layer.weight.T, torch.eye(3)) < 1e-6)
+        True
+    """
+    check_choice("init", init, INITS)
+    if isinstance(target, nn.Module):
+        if patterns is None:
+            raise TypeError("orthogonalize_ of a module needs patterns, such as {'attn.*weight': 'matrix'}")
+        _orthogonalize_module_(target, patterns, view, side, init, generator)
+        return target
+    if not isinstance(target, Tensor):
+        raise TypeError(f"orthogonalize_ takes a tensor or a module, but got {type(target).__name__}")
+    if patterns is not None:
+        raise TypeError("orthogonalize_ of a tensor takes view=..., not patterns")
+    if init == "project":
+        project_(target, view=view, side=side)
+        return target
+    try:
+        check_values(target)
+        matrix_shape(target.shape, view, side)
+    except ValueError as error:
+        raise ValueError(f"the tensor {error}") from None
+    _randomize_(target, view, side, generator)
+    return target
+
+
+def _orthogonalize_module_(
+    module: nn.Module, patterns: Patterns, view: View, side: Side, init: Init, generator: torch.Generator | None
+) -> None:
+    """All parameters are checked before one is changed."""
+    matched = match(module, patterns)
+    check_views(module, matched, view, side)
+    work = [(name, param, options) for options, named in matched for name, param in named]
+    for name, param, _ in work:
+        try:
+            check_values(param)
+        except ValueError as error:
+            raise ValueError(f"parameter {name!r} {error}") from None
+        if init == "project" and not is_finite(param):
+            raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
+    for name, param, options in work:
+        seen = options.get("view", view), options.get("side", side)
+        if init == "random":
+            _randomize_(param, *seen, generator)
+            continue
+        deficient = project_counting_(param, *seen)
+        if deficient:
+            warn_user(f"parameter {name!r} {RANK_DEFICIENT.format(deficient)}")
+
+
+def _randomize_(tensor: Tensor, view: str, side: str, generator: torch.Generator | None) -> None:
+    with full_precision(tensor):
+        if is_dtensor(tensor):
+            dtensor_ops().randomize_(tensor, view, side, generator)
+            return
+        batch, p, n, _ = matrix_shape(tensor.shape, view, side)
+        dtype = compute_dtype(tensor.dtype)
+        x = stiefel.random(*batch, p, n, dtype=dtype, device=tensor.device, generator=generator)
+    tensor.copy_(from_matrices(x, tensor.shape, view, side))
+
+
+def dtensor_ops() -> ModuleType:
+    """The same functions for DTensors; imported only where there is one."""
+    from orthoptim.distributed import dtensor_ops
+
+    return dtensor_ops

@@ -1,0 +1,34 @@
+"""The order of the rooms: a module imports its own room and the rooms below it, never one above."""
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src/orthoptim"
+ORDER = [
+    {"literals", "validation", "user_warnings", "atomic", "tensors"},
+    {"stiefel"},
+    {"precision", "views", "base"},
+    {"engine"},
+    {"distributed"},
+    {"checkpoint", "convolutions", "groups", "functional"},
+    {"optim"},
+    {"integrations"},
+]
+LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "orthoptim":
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("orthoptim."):
+            yield node.module.split(".")[1]
+
+
+def test_imports_go_one_way():
+    upward = []
+    for path in SOURCE.rglob("*.py"):
+        room = path.relative_to(SOURCE).with_suffix("").parts[0]
+        if room not in ("__init__", "experiments", "bench"):
+            upward += [f"{path.relative_to(SOURCE)} → {other}" for other in imports(path) if LEVEL[other] > LEVEL[room]]
+    assert not upward
