@@ -49,7 +49,7 @@ def measure_sharded(params: Sequence[DTensor], view: str, side: str, measure: Me
 
     checked: set[dist.ProcessGroup] = set()
     for some in make_rounds(cut):
-        run([Job(pieces.group, pieces.device, look(pieces)) for pieces in some], 0, lambda *_: None, checked)
+        run([Job(pieces.process_group, pieces.device, look(pieces)) for pieces in some], 0, lambda *_: None, checked)
     for i in local:
         x = params[i].to_local()
         _, p, n, transposed = matrix_shape(params[i].shape, view, side)

@@ -1,7 +1,7 @@
 """The pieces that this rank holds of like matrices, as one batch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,29 +21,52 @@ class ShardedBucket:
     """Parameters of one shape, dtype and placement, whose matrices are cut.
 
     Attributes:
-        members: places in the list of parameters.
+        members: positions in the list of parameters.
         layout: how each is cut.
-        group: the ranks that hold the other pieces.
+        process_group: the ranks that hold the other pieces.
         dtype: to compute in.
         half: whether the parameters are stored in less.
         device: where.
         strategy: "whole", "two-phase" or "exchange".
         owners: for "whole", the range of matrices that each rank of the group steps.
+        group: index of the param group.
+        names: those of the members.
+        form: the form of the step.
+        blocks: its parts, one for each round.
     """
 
     members: list[int]
     layout: Layout
-    group: dist.ProcessGroup
+    process_group: dist.ProcessGroup
     dtype: torch.dtype
     half: bool
     device: torch.device
     strategy: str
     owners: list[tuple[int, int]]
+    group: int = 0
+    names: tuple[str, ...] = ()
+    form: str = ""
+    blocks: list["ShardedBucket"] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         """How many matrices there are pieces of; none, where no rank of the group has a part of the batch."""
         return len(self.members) * self.layout.batch.numel()
+
+    @property
+    def counts(self) -> list[int]:
+        """For each member, how many matrices it holds."""
+        return [self.layout.batch.numel()] * len(self.members)
+
+    @property
+    def p(self) -> int:
+        """Rows of a matrix, the shorter side."""
+        return self.layout.p
+
+    @property
+    def n(self) -> int:
+        """Columns of a matrix."""
+        return self.layout.n
 
     def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The members' among tensors that belong to all parameters."""
@@ -51,9 +74,9 @@ class ShardedBucket:
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """Local tensors of the members as (B, rows, columns) of the pieces."""
-        return self.matrices(tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)))
+        return self.as_matrices(tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)))
 
-    def matrices(self, stack: Tensor) -> Tensor:
+    def as_matrices(self, stack: Tensor) -> Tensor:
         """A stack of such tensors as (B, rows, columns)."""
         stored = self.layout.stored
         return self.turn(stack.resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
@@ -98,7 +121,7 @@ def choose_owners(buckets: Sequence[ShardedBucket]) -> None:
     by_group: dict[dist.ProcessGroup, list[ShardedBucket]] = {}
     for pieces in buckets:
         if pieces.strategy == "whole":
-            by_group.setdefault(pieces.group, []).append(pieces)
+            by_group.setdefault(pieces.process_group, []).append(pieces)
     for group, mine in by_group.items():
         costs = [(float(pieces.layout.p**2 * pieces.layout.n), pieces.count) for pieces in mine]
         for pieces, owners in zip(mine, assign(costs, dist.get_world_size(group)), strict=True):

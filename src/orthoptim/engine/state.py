@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.stiefel.cost import BLOCK_BYTES, TINY, block_size
+from orthoptim.stiefel.cost_model import BLOCK_BYTES, TINY, block_size
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor
 from orthoptim.views import matrix_shape
 
