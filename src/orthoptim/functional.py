@@ -36,7 +36,7 @@ def distance(tensor: Tensor, *, view: View = "matrix", side: Side = "auto") -> T
         check_dtype(tensor.dtype)
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
-    with full_precision(tensor):
+    with full_precision(tensor.device):
         if is_dtensor(tensor):
             distances: Tensor = dtensor_ops().distance(tensor, view, side)
             return distances
@@ -93,7 +93,7 @@ RANK_DEFICIENT = (
 @torch.no_grad()
 def project_counting_(tensor: Tensor, view: str, side: str) -> int:
     """:func:`project_` without its checks; returns how many matrices do not have full rank, up to rounding."""
-    with full_precision(tensor):
+    with full_precision(tensor.device):
         if is_dtensor(tensor):
             matrices = dtensor_ops().whole_matrices(tensor, view, side)
         else:
@@ -193,7 +193,7 @@ def _orthogonalize_module_(
 
 
 def _randomize_(tensor: Tensor, view: str, side: str, generator: torch.Generator | None) -> None:
-    with full_precision(tensor):
+    with full_precision(tensor.device):
         if is_dtensor(tensor):
             dtensor_ops().randomize_(tensor, view, side, generator)
             return

@@ -122,7 +122,7 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
         if not has_values(param) or param.numel() == 0:
             continue
         x = None if is_dtensor(param) else to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
-        with full_precision(param):
+        with full_precision(param.device):
             far = far_sharded[param] if x is None else float(stiefel.distance(x).max())
         if not math.isfinite(far):
             raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
@@ -145,7 +145,7 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
                 f"{name} was not orthonormal (distance {far:.3g}) and has been moved to the nearest point that is; "
                 "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)"
             )
-        with full_precision(param):
+        with full_precision(param.device):
             near = dtensor_ops().whole_matrices(param, view, side) if x is None else x
             repairs.append((param, stiefel.newton_schulz(near)))
     former = {param: param.detach().clone() for param, _ in repairs}

@@ -56,7 +56,7 @@ def _counts(state: Mapping[str, Tensor]) -> tuple[int, int, int]:
 
 def _count_deficient(param: Tensor, view: str, side: str) -> int:
     """How many matrices do not have full rank; collective for a DTensor."""
-    with full_precision(param):
+    with full_precision(param.device):
         if is_dtensor(param):
             found: Tensor = dtensor_ops().measure(param, view, side, _is_deficient)
         else:

@@ -252,7 +252,7 @@ class Orthoptimizer(Optimizer):
             prepared.append((params, grads, states))
         dtensors = self._dtensors()
         if dtensors:
-            with full_precision(dtensors[0]):
+            with full_precision(*{param.device for param in dtensors}):
                 local = self._sharded_step()(self._rules(), self.state)
             for index, work in local.items():
                 for tensors, more in zip(prepared[index], work, strict=True):
@@ -261,8 +261,7 @@ class Orthoptimizer(Optimizer):
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, params, grads, states, self.state)
             elif params:
-                with full_precision(params[0]):
-                    self._step_local(self._rule(index, group), params, grads, states)
+                self._step_local(self._rule(index, group), params, grads, states)
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
@@ -527,12 +526,13 @@ class Orthoptimizer(Optimizer):
         for bucket in self._local_plan(rule, params, states).buckets:
             lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
             step.form = bucket.form
-            for block in bucket.blocks:
-                step(block, bucket.half, lr, params, grads, states)
-                if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
-                    torch._foreach_add_(together([steps[i] for i in block.members]), 1)
-                if step.rescued is not None:
-                    self._warn_of_far(rule, [params[i] for i in block.members], step.rescued)
+            with full_precision(bucket.device):
+                for block in bucket.blocks:
+                    step(block, bucket.half, lr, params, grads, states)
+                    if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
+                        torch._foreach_add_(together([steps[i] for i in block.members]), 1)
+                    if step.rescued is not None:
+                        self._warn_of_far(rule, [params[i] for i in block.members], step.rescued)
 
     def _warn_of_far(self, rule: UpdateRule, params: list[Tensor], rescued: Tensor) -> None:
         """Warn, once for each parameter, of matrices that somebody has written far off the manifold.
