@@ -10,15 +10,16 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.choice import assign
-from orthoptim.distributed.layout import Index, Layout, make_layout
+from orthoptim.distributed.layout import Index, Layout, is_cut, make_segments
 from orthoptim.distributed.process_groups import process_group
 from orthoptim.engine.buckets import copy_all_
 from orthoptim.tensors import compute_dtype
+from orthoptim.views import Blocks, View
 
 
 @dataclass(frozen=True, eq=False)
 class ShardedBucket:
-    """Parameters of one shape, dtype and placement, whose matrices are cut.
+    """Parameters of one shape, dtype and placement, whose matrices are cut; or matrices of one that a view divides.
 
     Attributes:
         members: places in the list of parameters.
@@ -29,6 +30,8 @@ class ShardedBucket:
         device: where.
         strategy: "whole", "two-phase" or "exchange".
         owners: for "whole", the range of matrices that each rank of the group steps.
+        blocks: where the pieces are in the local tensor of a parameter that a view divides.
+        counts_steps: whether a step of this bucket counts as one of its parameters: not so for further matrices of one.
     """
 
     members: list[int]
@@ -39,6 +42,8 @@ class ShardedBucket:
     device: torch.device
     strategy: str
     owners: list[tuple[int, int]]
+    blocks: Blocks | None = None
+    counts_steps: bool = True
 
     @property
     def count(self) -> int:
@@ -51,12 +56,22 @@ class ShardedBucket:
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """Local tensors of the members as (B, rows, columns) of the pieces."""
-        return self.matrices(tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)))
+        return self.matrices(tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors)))
 
     def matrices(self, stack: Tensor) -> Tensor:
         """A stack of such tensors as (B, rows, columns)."""
         stored = self.layout.stored
-        return self.turn(stack.resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
+        return self.turn(self._entries(stack).resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
+
+    def _entries(self, stack: Tensor) -> Tensor:
+        return stack if self.blocks is None else self.blocks.entries(stack.squeeze(0)).unsqueeze(0)
+
+    def values(self, stack: Tensor) -> Tensor:
+        """A stack of local tensors with a value for each matrix of a parameter as (B,)."""
+        return self._values(stack).reshape(-1)
+
+    def _values(self, stack: Tensor) -> Tensor:
+        return stack if self.blocks is None else self.blocks.values(stack)
 
     def turn(self, matrices: Tensor) -> Tensor:
         """Matrices (B, p, n) as the parameters hold them, see :attr:`Layout.stored`; and back."""
@@ -64,13 +79,22 @@ class ShardedBucket:
 
     def write_(self, tensors: list[Tensor], matrices: Tensor) -> None:
         """The inverse of :meth:`gather`."""
+        if self.blocks is not None:
+            tensors = [self.blocks.entries(tensor) for tensor in tensors]
         copy_all_(tensors, list(self.turn(matrices).reshape(len(tensors), *tensors[0].shape).unbind(0)))
+
+    def write_stack_(self, stack: Tensor, new: Tensor) -> None:
+        """The inverse of :meth:`matrices`, or of :meth:`values` where ``new`` is (B,)."""
+        target = self._values(stack) if new.ndim == 1 else self._entries(stack)
+        target.copy_((new if new.ndim == 1 else self.turn(new)).reshape(target.shape))
 
 
 def make_sharded_buckets(
-    params: Sequence[DTensor], view: str, side: str, choose: Callable[[Layout], str]
+    params: Sequence[DTensor], view: View, side: str, choose: Callable[[Layout], str]
 ) -> tuple[list[int], list[ShardedBucket]]:
     """Sort parameters into buckets: the places of those whose matrices are not cut, and pieces of the others.
+
+    A parameter that a view divides has buckets of its own: the state of one is not a part of a larger tensor.
 
     The owners of those whose strategy is "whole" are still to be chosen, over all buckets there are.
     """
@@ -82,14 +106,29 @@ def make_sharded_buckets(
     cut: list[ShardedBucket] = []
     for members in buckets.values():
         param = params[members[0]]
-        layout = make_layout(param, view, side)
-        strategy = choose(layout)
-        if strategy == "local":
+        if not is_cut(param, view):
             local.extend(members)
             continue
-        group = process_group(param, layout, view)
         dtype = compute_dtype(param.dtype)
-        cut.append(ShardedBucket(members, layout, group, dtype, dtype != param.dtype, param.device, strategy, []))
+        half = dtype != param.dtype
+        for together in [[i] for i in members] if view.is_divided else [members]:
+            for index, (layout, blocks) in enumerate(make_segments(param, view, side)):
+                group = process_group(param, layout, view)
+                strategy = choose(layout)
+                cut.append(
+                    ShardedBucket(
+                        together,
+                        layout,
+                        group,
+                        dtype,
+                        half,
+                        param.device,
+                        strategy,
+                        [],
+                        blocks,
+                        counts_steps=index == 0,
+                    )
+                )
     return local, cut
 
 

@@ -8,12 +8,15 @@ from torch.distributed.tensor import DTensor
 
 from orthoptim.base import Base
 from orthoptim.distributed.choice import choose
+from orthoptim.distributed.layout import local_view
 from orthoptim.distributed.rounds import make_rounds
 from orthoptim.distributed.sharded_buckets import ShardedBucket, make_sharded_buckets
 from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.naming import common_name, names_of
+from orthoptim.engine.parts import named_parts
 from orthoptim.engine.telemetry import Plan, plans_of
 from orthoptim.stiefel import FORMS
+from orthoptim.views import View
 
 if TYPE_CHECKING:
     from orthoptim.optim.orthoptimizer import Orthoptimizer
@@ -26,6 +29,7 @@ class GroupPlan(NamedTuple):
     params: list[DTensor]
     local: list[int]  # places of those whose matrices are not cut
     cut: list[ShardedBucket]
+    views: dict[int, View]  # by place, those of local tensors that a view divides
 
 
 class Plans:
@@ -72,6 +76,8 @@ class Plans:
         names = [name_of[id(param)] for param in plan.params]
         pairs = [(names[i], plan.params[i].to_local()) for i in plan.local]
         named = [(name, local) for name, local in pairs if local.numel()]
+        if plan.views:
+            named = named_parts(named, [view for _, view in sorted(plan.views.items())], group["side"])
         rows: list[Plan] = []
         for bucket in make_buckets([local for _, local in named], group["view"], group["side"]):
             rows.extend(plans_of(bucket, named, group, index, form_of(bucket.p, bucket.n, group), per_parameter))
@@ -116,9 +122,11 @@ class Plans:
             self._frozen.extend(param for param in placed if not param.requires_grad)
             if params:
                 how = partial(choose, by_columns=self._by_columns(group))
-                self._plans.append(
-                    GroupPlan(group, params, *make_sharded_buckets(params, group["view"], group["side"], how))
-                )
+                view = View.of(group["view"])
+                local, cut = make_sharded_buckets(params, view, group["side"], how)
+                held = [i for i in local if view.is_divided and params[i].to_local().numel()]
+                views = {i: local_view(params[i], view) for i in held}
+                self._plans.append(GroupPlan(group, params, local, cut, views))
         plan_of = {pieces.layout: plan for plan in self._plans for pieces in plan.cut}  # parts share that of the whole
         cut = [pieces for plan in self._plans for pieces in plan.cut]
         self.rounds = [[(plan_of[part.layout], part) for part in some] for some in make_rounds(cut)]

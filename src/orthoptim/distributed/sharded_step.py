@@ -18,6 +18,7 @@ from orthoptim.distributed.stacked_state import StackedState
 from orthoptim.engine.naming import parameter_name
 from orthoptim.precision import full_precision
 from orthoptim.tensors import real_dtype
+from orthoptim.views import View
 
 if TYPE_CHECKING:
     from orthoptim.optim.orthoptimizer import Orthoptimizer
@@ -97,6 +98,7 @@ class ShardedStep:
         plan, names = work.plan, self._optimizer._state_names(work.plan.group)
         kinds = self._optimizer._kinds(plan.group)
         params, grads, states, empty = [], [], [], []
+        views: list[View] | None = [] if plan.views else None
         for i in plan.local:
             grad, param = work.grads[i], work.params[i]
             if grad is None:
@@ -109,10 +111,12 @@ class ShardedStep:
                 continue
             params.append(param)
             grads.append(grad)
+            if views is not None:
+                views.append(plan.views[i])
             # a parameter that needs no master copy is its own
             states.extend([local_values(state[name]) if name in state else param for name in names])
         if params:
-            self._optimizer._step_group(plan.group, params, grads, states)
+            self._optimizer._step_group(plan.group, params, grads, states, views)
         if empty:
             torch._foreach_add_(empty, 1)
 
@@ -125,7 +129,7 @@ class ShardedStep:
         held = self._holdings[pieces](self._optimizer.state, method.kinds, method.group)
         given = [work.grads[i] for i in pieces.members]
         if pieces.count == 0:
-            _count(held["step"], given)
+            _count(held["step"], given, pieces)
             return
         x = pieces.gather(params)
         if pieces.half:
@@ -133,7 +137,8 @@ class ShardedStep:
             x = torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))  # as somebody may have written to it
         lr = torch.as_tensor(method.group["lr"], dtype=real_dtype(pieces.dtype), device=pieces.device).reshape(())
         state = {
-            name: held[name].view(-1) if name in per_matrix else pieces.matrices(held[name]) for name in method.kinds
+            name: pieces.values(held[name]) if name in per_matrix else pieces.matrices(held[name])
+            for name in method.kinds
         }
         # what has no gradient here is to be skipped on all ranks, as if that were not finite
         grads = [
@@ -144,10 +149,10 @@ class ShardedStep:
         new_x, new_state = yield from strategies.STRATEGIES[pieces.strategy](method, before, pieces)
         pieces.write_(params, new_x)
         if pieces.half:
-            pieces.matrices(held["master"]).copy_(new_x)
+            pieces.write_stack_(held["master"], new_x)
         for name, value in new_state.items():
-            state[name].copy_(value)
-        _count(held["step"], given)
+            pieces.write_stack_(held[name], value)
+        _count(held["step"], given, pieces)
 
     def _method(self, plan: GroupPlan) -> strategies.Method:
         optimizer, group = self._optimizer, plan.group
@@ -172,10 +177,11 @@ class ShardedStep:
         return [parameter_name(*places[param]) for plan in self.plans() for param in plan.params]
 
 
-def _count(steps: Tensor, grads: list[Tensor | None]) -> None:
+def _count(steps: Tensor, grads: list[Tensor | None], pieces: ShardedBucket) -> None:
     """Add one to the number of steps of those that have a gradient."""
     present = [grad is not None for grad in grads]
-    steps.add_(1 if all(present) else torch.tensor(present, device=steps.device))
+    if pieces.counts_steps:
+        steps.add_(1 if all(present) else torch.tensor(present, device=steps.device))
 
 
 def _local_gradient(param: DTensor) -> Tensor | None:

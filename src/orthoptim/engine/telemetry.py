@@ -9,7 +9,7 @@ from torch import Tensor
 
 from orthoptim.engine.buckets import Bucket
 from orthoptim.engine.naming import common_name
-from orthoptim.views import matrix_shape
+from orthoptim.views import View
 
 _NAME_WIDTH = 26  # with it a table of drift is 99 columns wide
 
@@ -161,7 +161,7 @@ def plans_of(
 
     Args:
         bucket: one of those that :func:`make_buckets` made.
-        named: what it was made of, with names.
+        named: the parameters, or their parts, that it was made of, with names.
         group: the param group.
         index: that of the group.
         form: the form of the step.
@@ -169,13 +169,13 @@ def plans_of(
     """
     kind = (bucket.p, bucket.n, bucket.dtype, bucket.device, form)
     if not per_parameter:
-        name = common_name([named[i][0] for i in bucket.members])
+        name = common_name(list(dict.fromkeys(named[i][0] for i in bucket.members)))
         return [Plan(index, bucket.matrices, *kind, len(bucket.blocks), name=name)]
     blocks = Counter(i for block in bucket.blocks for i in block.members)
     rows = []
     for i in bucket.members:
         name, param = named[i]
-        matrices = matrix_shape(param.shape, group["view"], group["side"])[0].numel()
+        matrices = View.of(group["view"]).part(param.shape, group["side"]).batch.numel()
         rows.append(Plan(index, matrices, *kind, blocks[i], name=name))
     return rows
 

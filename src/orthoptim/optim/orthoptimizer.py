@@ -16,7 +16,8 @@ from orthoptim.distributed.handshake import agreement
 from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.memory import keep_freed_memory
 from orthoptim.engine.naming import names_of, parameter_name
-from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify, together
+from orthoptim.engine.parts import count_steps, named_parts, take_parts
+from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify
 from orthoptim.engine.step import BlockStep, Update
 from orthoptim.engine.telemetry import DriftTable, PlanTable, plans_of
 from orthoptim.optim import checks, keywords, ordinary
@@ -27,7 +28,7 @@ from orthoptim.precision import full_precision
 from orthoptim.stiefel import Sums, Table, Unrolled
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor, real_dtype
 from orthoptim.user_warnings import warn_user
-from orthoptim.views import Side, View, matrix_shape
+from orthoptim.views import Side, View, ViewLike
 
 if TYPE_CHECKING:
     from orthoptim.distributed.sharded_step import ShardedStep
@@ -75,7 +76,7 @@ class Orthoptimizer(Optimizer):
         lr: float | Tensor | None,
         base: Base,
         *,
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,
@@ -280,6 +281,14 @@ class Orthoptimizer(Optimizer):
             self._sharded = ShardedStep(self)
         return self._sharded
 
+    def state_dict(self) -> StateDict:
+        """The state and the param groups as tensors, numbers, strings and containers of these."""
+        state_dict = super().state_dict()
+        for group in state_dict["param_groups"]:
+            if isinstance(group.get("view"), View):
+                group["view"] = group["view"].plain()
+        return state_dict
+
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
 
@@ -359,6 +368,7 @@ class Orthoptimizer(Optimizer):
                 continue
             pairs = zip(names_of(group), group["params"], strict=True)
             named = [(name, param) for name, param in pairs if not is_dtensor(param) and param.numel() > 0]
+            named = named_parts(named, [View.of(group["view"])] * len(named), group["side"])
             params = [param for _, param in named]
             for bucket in make_buckets(params, group["view"], group["side"], compile=group["compile"]):
                 form = self.form(bucket.p, bucket.n, group)
@@ -384,6 +394,8 @@ class Orthoptimizer(Optimizer):
         return cls.gradient if cls.replaces_gradient(group) else None
 
     def _check_group(self, group: dict[str, Any], label: str) -> None:
+        view = View.of(group["view"])
+        group["view"] = view if view.is_divided else view.name
         Base.named(group["base"])(**self._hyperparameters(group))
         checks.check_group(group, label)
         self.check_options(group)
@@ -464,33 +476,46 @@ class Orthoptimizer(Optimizer):
         return step
 
     def _step_group(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[Tensor]
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        states: list[Tensor],
+        views: list[View] | None = None,
     ) -> None:
+        """Step parameters of a constrained group, each seen by its view: that of the group, or one of ``views``."""
         names = self._state_names(group)
         columns = {name: states[i :: len(names)] for i, name in enumerate(names)}
         steps = columns.pop("step")
         step = self._block_step(group)
+        view = View.of(group["view"])
+        if views is None:
+            views = [view] * len(params) if view.is_divided else []
+        owners, params, grads, columns, counters = take_parts(
+            params, grads, columns, steps, views, group["side"], step.per_matrix
+        )
         states_of = list(columns.values())
         compile = group["compile"] or torch.compiler.is_compiling()
-        for bucket in make_buckets(params, group["view"], group["side"], states_of, compile):
+        for bucket in make_buckets(params, view, group["side"], states_of, compile):
             lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
             for block in bucket.blocks:
                 step(block, bucket.half, lr, params, grads, columns)
                 if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
-                    torch._foreach_add_(together([steps[i] for i in block.members]), 1)
+                    count_steps([counters[i] for i in block.members])
                 if step.rescued is not None:
-                    self._warn_of_far(group, [params[i] for i in block.members], step.rescued)
+                    sizes = [view.part(params[i].shape, group["side"]).batch.numel() for i in block.members]
+                    self._warn_of_far(group, [owners[i] for i in block.members], sizes, step.rescued)
 
-    def _warn_of_far(self, group: dict[str, Any], params: list[Tensor], rescued: Tensor) -> None:
+    def _warn_of_far(self, group: dict[str, Any], params: list[Tensor], sizes: list[int], rescued: Tensor) -> None:
         """Warn, once for each parameter, of matrices that somebody has written far off the manifold.
 
         Args:
             group: a constrained group.
             params: the parameters of one block.
+            sizes: how many of its matrices each may have.
             rescued: which of its matrices were too far away.
         """
-        counts = [matrix_shape(param.shape, group["view"], group["side"])[0].numel() for param in params]
-        flags = [rescued] if len(params) == 1 else torch.split(rescued, counts)
+        flags = [rescued] if len(params) == 1 else torch.split(rescued, sizes)
         for param, flag in zip(params, flags, strict=True):
             if param in self._warned or not bool(flag.any()):
                 continue
