@@ -17,7 +17,7 @@ def planned(shapes, copies, world):
     with fake_world(0, world) as mesh:
         opt = oo.POGO(parameters(Case(shapes, copies, "first dim", world), mesh), lr=0.1)
         shown = opt.plan()
-        parts = [[part for _, part in some] for some in opt._sharded_step().plans.rounds]
+        parts = opt._sharded_step().plan.rounds
     owned = [
         [sum(part.owners[rank][1] - part.owners[rank][0] for part in some) for rank in range(world)] for some in parts
     ]

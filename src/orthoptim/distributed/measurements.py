@@ -51,7 +51,7 @@ def measure_sharded(params: Sequence[DTensor], view: View, side: str, measure: M
 
     checked: set[dist.ProcessGroup] = set()
     for some in make_rounds(cut):
-        run([Job(pieces.group, pieces.device, look(pieces)) for pieces in some], 0, lambda *_: None, checked)
+        run([Job(pieces.process_group, pieces.device, look(pieces)) for pieces in some], 0, lambda *_: None, checked)
     for i in local:
         x = params[i].to_local().to(compute_dtype(params[i].dtype))
         for part in local_parts(params[i], view, side):

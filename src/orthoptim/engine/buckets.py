@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.engine.state import stacked, without_gaps
-from orthoptim.stiefel.cost import TINY, block_size
+from orthoptim.stiefel.cost_model import TINY, block_size
 from orthoptim.tensors import compute_dtype, has_values
 from orthoptim.views import View, ViewLike
 
@@ -111,16 +111,38 @@ def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 
 class Bucket(NamedTuple):
-    """Matrices of one kind."""
+    """Matrices of one shape, dtype and device that are whole on this device.
+
+    Attributes:
+        p: rows, the shorter side.
+        n: columns.
+        dtype: what is computed in.
+        half: whether the parameters are stored in less.
+        device: where.
+        members: positions in the list of parameters.
+        counts: for each member, how many matrices it holds.
+        blocks: what is worked on at a time.
+        group: index of the param group.
+        names: those of the members.
+        form: the form of the step.
+    """
 
     p: int
     n: int
-    dtype: torch.dtype  # to compute in
-    half: bool  # whether the parameters are stored in less
+    dtype: torch.dtype
+    half: bool
     device: torch.device
-    matrices: int
     members: list[int]
+    counts: list[int]
     blocks: list[Block]
+    group: int = 0
+    names: tuple[str, ...] = ()
+    form: str = ""
+
+    @property
+    def strategy(self) -> str:
+        """Nothing travels between ranks."""
+        return "local"
 
 
 def make_buckets(
@@ -148,7 +170,7 @@ def make_buckets(
         batch, p, n, transposed, _ = View.of(view).part(shape, side)
         compute = compute_dtype(dtype)
         key = (p, n, dtype, device)
-        bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, 0, [], []))
+        bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, [], [], []))
         rows, columns = (n, p) if transposed else (p, n)
         size = block_size(p, n, compute.itemsize)
         tiny = n <= TINY
@@ -159,8 +181,8 @@ def make_buckets(
         )
         block = Block(members, len(members) * batch.numel(), rows, columns, transposed, tiny and not compile)
         buckets[key] = bucket._replace(
-            matrices=bucket.matrices + block.matrices,
             members=bucket.members + members,
+            counts=bucket.counts + [batch.numel()] * len(members),
             blocks=bucket.blocks + _cut(block, size, whole),
         )
     return [_put_together(bucket) for bucket in buckets.values()]

@@ -1,67 +1,55 @@
 """The parts of parameters whose views divide them: each part is stepped as a parameter of its own would be."""
 
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from orthoptim.base import Kind, per_matrix
 from orthoptim.engine.state import together
-from orthoptim.views import Part, View
+from orthoptim.views import View
+
+T = TypeVar("T")
 
 
-class Parts(NamedTuple):
-    """What a step works on: tensors that hold matrices of one shape, with their gradients and their state.
-
-    Attributes:
-        owners: for each part, the parameter it is a part of.
-        params: the parts, views of the memory of the parameters.
-        grads: their gradients.
-        columns: by name, their state.
-        steps: the step counter of each owner, at the first of its parts; None at the others.
-    """
-
-    owners: list[Tensor]
-    params: list[Tensor]
-    grads: list[Tensor]
-    columns: dict[str, list[Tensor]]
-    steps: list[Tensor | None]
-
-
-def take_parts(
-    params: list[Tensor],
-    grads: list[Tensor],
-    columns: dict[str, list[Tensor]],
-    steps: Sequence[Tensor],
-    views: Sequence[View],
-    side: str,
-    per_matrix: Collection[str],
-) -> Parts:
-    """Take parameters apart.
+class Division:
+    """Parameters taken apart: tensors with an entry for each parameter become tensors with an entry for each part.
 
     Args:
         params: the parameters.
-        grads: their gradients.
-        columns: by name, their state: of their own shape, or with a value for each matrix.
-        steps: their step counters.
-        views: their views; none, where these do not divide.
+        views: the views that divide them; none, where these do not: then all stays as it is.
         side: which side is orthonormal.
-        per_matrix: the names of the state that has a value for each matrix.
     """
-    if not views:
-        return Parts(params, params, grads, columns, list(steps))
-    parts = [view.parts(param.shape, side) for view, param in zip(views, params, strict=True)]
 
-    def take(tensors: Sequence[Tensor], slice_of: Callable[[Part, Tensor], Tensor]) -> list[Tensor]:
-        return [slice_of(part, tensor) for tensor, each in zip(tensors, parts, strict=True) for part in each]
+    def __init__(self, params: Sequence[Tensor], views: Sequence[View], side: str) -> None:
+        self._parts = [view.parts(param.shape, side) for view, param in zip(views, params, strict=bool(views))]
 
-    return Parts(
-        take(params, lambda part, tensor: tensor),
-        take(params, Part.entries),
-        take(grads, Part.entries),
-        {name: take(held, Part.values if name in per_matrix else Part.entries) for name, held in columns.items()},
-        [step if i == 0 else None for step, each in zip(steps, parts, strict=True) for i in range(len(each))],
-    )
+    def entries(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Tensors of the shapes of the parameters, taken apart: views of their memory."""
+        if not self._parts:
+            return tensors
+        return [part.entries(tensor) for tensor, parts in zip(tensors, self._parts, strict=True) for part in parts]
+
+    def state(self, name: str, tensors: list[Tensor], kinds: Mapping[str, Kind]) -> list[Tensor]:
+        """State tensors, taken apart: of the shapes of the parameters, or with a value for each of their matrices."""
+        if not self._parts or name not in kinds or not per_matrix(kinds[name]):
+            return self.entries(tensors)
+        return [part.values(tensor) for tensor, parts in zip(tensors, self._parts, strict=True) for part in parts]
+
+    def owners(self, items: Sequence[T]) -> list[T]:
+        """For each part, what belongs to its parameter."""
+        if not self._parts:
+            return list(items)
+        return [item for item, parts in zip(items, self._parts, strict=True) for _ in parts]
+
+    def firsts(self, items: Sequence[T]) -> list[T | None]:
+        """What belongs to a parameter at the first of its parts; None at the others."""
+        if not self._parts:
+            return list(items)
+        return [
+            item if i == 0 else None for item, parts in zip(items, self._parts, strict=True) for i in range(len(parts))
+        ]
 
 
 def count_steps(counters: Sequence[Tensor | None]) -> None:
@@ -69,9 +57,3 @@ def count_steps(counters: Sequence[Tensor | None]) -> None:
     present = [counter for counter in counters if counter is not None]
     if present:
         torch._foreach_add_(together(present), 1)
-
-
-def named_parts(named: Sequence[tuple[str, Tensor]], views: Sequence[View], side: str) -> list[tuple[str, Tensor]]:
-    """Parameters with their names, taken apart."""
-    pairs = zip(views, named, strict=True)
-    return [(name, part.entries(param)) for view, (name, param) in pairs for part in view.parts(param.shape, side)]

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.stiefel.cost import BLOCK_BYTES, TINY, block_size
+from orthoptim.stiefel.cost_model import BLOCK_BYTES, TINY, block_size
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor
 from orthoptim.views import View
+
+_ALIGNMENT = 64
+"""Bytes: torch allocates so on a CPU."""
 
 
 class EntrySpec(NamedTuple):
@@ -156,10 +159,16 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def without_gaps(a: Tensor) -> Tensor:
-    """The same, or a copy where there are gaps between its entries in memory, which ``deepcopy`` does not keep."""
-    if a.is_contiguous() or by_columns(a) or torch.compiler.is_compiling():
+    """The same, or a copy where its place in memory would show in the result of products.
+
+    Gaps between entries do (``deepcopy`` does not keep them), and so does, on a CPU, a start that is not aligned, as of
+    slices of one flat tensor: BLAS takes another path there, and rounds otherwise.
+    """
+    if torch.compiler.is_compiling():
         return a
-    return a if torch.empty_like(a, device="meta").stride() == a.stride() else a.clone()
+    dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
+    aligned = a.device.type != "cpu" or not has_values(a) or a.data_ptr() % _ALIGNMENT == 0
+    return a if dense and aligned else a.clone()
 
 
 def by_columns(a: Tensor) -> bool:

@@ -49,6 +49,7 @@ class BlockStep:
         gradient: what the base is given in the place of the gradient, see :meth:`Orthoptimizer.gradient`.
 
     Attributes:
+        form: the form of the step that the plan has chosen for the bucket at hand.
         rescued: after a step, which matrices of the block were too far away; ``None`` where nobody has looked.
     """
 
@@ -71,6 +72,7 @@ class BlockStep:
         self.per_matrix = {name for name, kind in kinds.items() if per_matrix(kind)}
         self.decomposes = decomposes
         self.gradient = gradient
+        self.form = ""
         self.rescued: Tensor | None = None
         self._fused = None if update_entries is None else FusedStep(update_entries, group, kinds)
 
@@ -115,9 +117,10 @@ class BlockStep:
         """``advance``, compiled; whether matrices were rescued is seen in their counters."""
         if not _can_look(x):
             return self._advance_compiled(x, grad, state, lr, largest)
-        before = int(state["rescued"].sum())
+        # a sum in int32: torch would first make a copy in int64, which takes memory
+        before = int(state["rescued"].sum(dtype=torch.int32))
         new_x, new_state = self._advance_compiled(x, grad, state, lr, largest)
-        if int(new_state["rescued"].sum()) != before:
+        if int(new_state["rescued"].sum(dtype=torch.int32)) != before:
             self.rescued = new_state["rescued"] > 0
         return new_x, new_state
 
@@ -163,7 +166,7 @@ class BlockStep:
         if self.decomposes:  # decompositions raise on NaN
             g = direction.whole()
             direction = Direction(where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
-        update = self.update(x, direction, lr, state, t, self.group)
+        update = self.update(x, direction, lr, state, t, {"form": self.form, **self.group})
         del direction
         total = total + update.x.sum((-2, -1))
         finite = total - total == 0  # isfinite takes four passes

@@ -13,24 +13,26 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.distributed.handshake import agreement
-from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.memory import keep_freed_memory
 from orthoptim.engine.naming import names_of, parameter_name
-from orthoptim.engine.parts import count_steps, named_parts, take_parts
+from orthoptim.engine.parts import count_steps
+from orthoptim.engine.plan import LocalPlan, Plan, describe
+from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify
 from orthoptim.engine.step import BlockStep, Update
-from orthoptim.engine.telemetry import DriftTable, PlanTable, plans_of
+from orthoptim.engine.telemetry import DriftTable
 from orthoptim.optim import checks, keywords, ordinary
 from orthoptim.optim.drift import drift_of
 from orthoptim.optim.options import complete, flatten_base, group_defaults, hyperparameters, refuse_without_effect
 from orthoptim.optim.resume import Loaded, read
 from orthoptim.precision import full_precision
 from orthoptim.stiefel import Sums, Table, Unrolled
-from orthoptim.tensors import compute_dtype, has_values, is_dtensor, real_dtype
+from orthoptim.tensors import compute_dtype, has_values, is_dtensor, local_part, real_dtype
 from orthoptim.user_warnings import warn_user
 from orthoptim.views import Side, View, ViewLike
 
 if TYPE_CHECKING:
+    from orthoptim.distributed.sharded_plan import GroupPlan
     from orthoptim.distributed.sharded_step import ShardedStep
 
 ColumnsUpdate = Generator[list[Tensor], Sums, tuple[Update, Tensor]]
@@ -56,12 +58,14 @@ class Orthoptimizer(Optimizer):
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
     _names: ClassVar[frozenset[str]]
+    _plan_options: ClassVar[tuple[str, ...]]  # those of a group that its plan depends on
     _takes_any: ClassVar[bool] = False  # keyword arguments, whatever their names
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         parameters = inspect.signature(cls.__init__).parameters
         cls._names = frozenset(parameters)
+        cls._plan_options = ("base", *sorted(cls._names - {"self", "params", "lr", "base"}))
         cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -94,9 +98,7 @@ class Orthoptimizer(Optimizer):
         params = checks.check_params(params, type(self).__name__)
         keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
-        self._block_steps: dict[int, BlockStep] = {}
-        self._warned: set[Tensor] = set()
-        self._sharded: ShardedStep | None = None
+        self._forget_plans()
         try:
             super().__init__(params, defaults)
         except Exception:
@@ -209,9 +211,7 @@ class Orthoptimizer(Optimizer):
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)  # which torch adds, and would write into every new group
         self.__dict__.setdefault("_repaired", {})
-        self.__dict__["_block_steps"] = {}
-        self.__dict__["_warned"] = set()
-        self.__dict__["_sharded"] = None
+        self._forget_plans()
         for group in self.param_groups:
             if group["algorithm"] == self.algorithm:
                 plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
@@ -250,36 +250,20 @@ class Orthoptimizer(Optimizer):
             grads: list[Tensor] = []
             states: list[Any] = []
             self._init_group(group, params, grads, states)
-            prepared.append((group, params, grads, states))
-        for group, params, grads, states in prepared:
+            prepared.append((params, grads, states))
+        dtensors = self._dtensors()
+        if dtensors:
+            with full_precision(dtensors[0]):
+                local = self._sharded_step()(self._rules(), self.state)
+            for index, work in local.items():
+                for tensors, more in zip(prepared[index], work, strict=True):
+                    tensors.extend(more)
+        for index, (group, (params, grads, states)) in enumerate(zip(self.param_groups, prepared, strict=True)):
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, params, grads, states, self.state)
             elif params:
                 with full_precision(params[0]):
-                    self._step_group(group, params, grads, states)
-        self._step_sharded()
-
-    def _step_sharded(self) -> None:
-        """Step the DTensors: those of all groups together, for few collectives."""
-        if self._has_dtensors():
-            self._sharded_step()()
-
-    def _has_dtensors(self) -> bool:
-        return any(
-            is_dtensor(param)
-            for group in self.param_groups
-            if group["algorithm"] == self.algorithm
-            for param in group["params"]
-        )
-
-    def _sharded_step(self) -> "ShardedStep":
-        from orthoptim.distributed.sharded_step import (
-            ShardedStep,  # there is something to import where there are DTensors
-        )
-
-        if self._sharded is None:
-            self._sharded = ShardedStep(self)
-        return self._sharded
+                    self._step_local(self._rule(index, group), params, grads, states)
 
     def state_dict(self) -> StateDict:
         """The state and the param groups as tensors, numbers, strings and containers of these."""
@@ -343,14 +327,16 @@ class Orthoptimizer(Optimizer):
         ]
         return DriftTable(rows, per_parameter)
 
-    def plan(self, *, per_parameter: bool = False) -> PlanTable:
-        """How the constrained parameters are gathered into buckets, and by which form each is stepped.
+    def plan(self, *, per_parameter: bool = False) -> Plan:
+        """The plan that ``step`` works through: buckets of like matrices, and how each is stepped.
+
+        Before the first step that is the plan of a step in which every parameter has a gradient.
 
         Args:
-            per_parameter: whether to return a row for each parameter rather than for each bucket.
+            per_parameter: whether to return the share of each parameter rather than whole buckets.
 
         Returns:
-            A list of :class:`Plan` that prints as a table and has ``as_dict()`` for loggers.
+            A list of :class:`BucketPlan` that prints as a table and has ``as_dict()`` for loggers.
 
         Example:
             >>> import orthoptim as oo
@@ -362,20 +348,16 @@ class Orthoptimizer(Optimizer):
             >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
             [(5, 'direct-n', 1)]
         """
-        rows = []
-        for index, group in enumerate(self.param_groups):
-            if group["algorithm"] != self.algorithm:
-                continue
-            pairs = zip(names_of(group), group["params"], strict=True)
-            named = [(name, param) for name, param in pairs if not is_dtensor(param) and param.numel() > 0]
-            named = named_parts(named, [View.of(group["view"])] * len(named), group["side"])
-            params = [param for _, param in named]
-            for bucket in make_buckets(params, group["view"], group["side"], compile=group["compile"]):
-                form = self.form(bucket.p, bucket.n, group)
-                rows.extend(plans_of(bucket, named, group, index, form, per_parameter))
-        if self._has_dtensors():
-            rows.extend(self._sharded_step().plans.shown(per_parameter))
-        return PlanTable(rows)
+        rules = self._rules()
+        if self._dtensors():
+            self._sharded_step().plan.update(rules)
+        plan = Plan()
+        for rule in rules:
+            sharded = None if self._sharded is None else self._sharded.plan.groups.get(rule.index)
+            cut = [] if sharded is None else [bucket for bucket in sharded.sharded if bucket.count]
+            for bucket in (*self._shown_plan(rule, sharded).buckets, *cut):
+                plan.extend(describe(bucket, per_parameter))
+        return plan
 
     # Inside
 
@@ -408,7 +390,7 @@ class Orthoptimizer(Optimizer):
         self._repaired.clear()
         constrained = group["algorithm"] == self.algorithm
         for param in group["params"]:
-            if constrained and is_dtensor(param):  # see _step_sharded
+            if constrained and is_dtensor(param):  # ShardedStep steps those
                 continue
             grad = param.grad
             if grad is not None and (not constrained or grad.numel() > 0):  # an empty batch has nothing to step
@@ -420,7 +402,7 @@ class Orthoptimizer(Optimizer):
             for param, state in zip(params, held, strict=True):
                 states.extend(ordinary.init_state(param, group, state))
             return
-        names = self._state_names(group)
+        names = ["step", "master", *self._kinds(group)]
         needed = {name for name in names if name != "master"}
         half = {dtype for dtype in {param.dtype for param in params} if compute_dtype(dtype) != dtype}
         new = []
@@ -459,71 +441,146 @@ class Orthoptimizer(Optimizer):
         base = Base.named(group["base"]).buffers(self._hyperparameters(group))
         return {"num_updates": "counters", "clipped": "counters", "rescued": "counters", **base, **self.buffers(group)}
 
-    def _state_names(self, group: Mapping[str, Any]) -> list[str]:
-        return ["step", "master", *self._kinds(group)]
+    def _rule(self, index: int, group: dict[str, Any]) -> UpdateRule:
+        """How a constrained group is updated, with the options as they are now."""
+        options = tuple(group[name] for name in self._plan_options)
+        return UpdateRule(type(self), group, index, self._hyperparameters(group), self._kinds(group), options)
 
-    def _block_step(self, group: dict[str, Any]) -> BlockStep:
+    def _rules(self) -> list[UpdateRule]:
+        """Those of all constrained groups."""
+        return [
+            self._rule(index, group)
+            for index, group in enumerate(self.param_groups)
+            if group["algorithm"] == self.algorithm
+        ]
+
+    def _forget_plans(self) -> None:
+        """Drop what is kept from step to step."""
+        self._local_plans: dict[int, LocalPlan] = {}
+        self._block_steps: dict[int, BlockStep] = {}
+        self._warned: set[Tensor] = set()
+        self._sharded: ShardedStep | None = None
+
+    def _dtensors(self) -> list[Tensor]:
+        """The constrained parameters that are DTensors."""
+        return [
+            param
+            for group in self.param_groups
+            if group["algorithm"] == self.algorithm
+            for param in group["params"]
+            if is_dtensor(param)
+        ]
+
+    def _sharded_step(self) -> "ShardedStep":
+        from orthoptim.distributed.sharded_step import ShardedStep
+
+        if self._sharded is None:
+            self._sharded = ShardedStep()
+        return self._sharded
+
+    def _local_plan(self, rule: UpdateRule, params: list[Tensor], states: dict[str, list[Tensor]]) -> LocalPlan:
+        """The plan of these parameters: the one of the last step, if it still serves."""
+        if torch.compiler.is_compiling():  # a graph keeps what was decided when it was traced
+            return LocalPlan(rule, params, [""] * len(params), states, self._local_views(rule, params))
+        plan = self._local_plans.get(rule.index)
+        if plan is None or not plan.serves(rule, params, states):
+            pairs = zip(names_of(rule.group), rule.group["params"], strict=True)
+            name_of = {id(local_part(param)): name for name, param in pairs}
+            names = [name_of[id(param)] for param in params]
+            plan = LocalPlan(rule, params, names, states, self._local_views(rule, params))
+            self._local_plans[rule.index] = plan
+        return plan
+
+    def _local_views(self, rule: UpdateRule, params: list[Tensor]) -> list[View]:
+        """The views that divide parameters, plain tensors or the local parts of DTensors; none, if these do not."""
+        view = View.of(rule.group["view"])
+        if not view.is_divided:
+            return []
+        view_of: dict[int, View] = {}
+        for param in filter(is_dtensor, rule.group["params"]):
+            from orthoptim.distributed.layout import local_view
+
+            view_of[id(local_part(param))] = local_view(param, view)
+        return [view_of.get(id(param), view) for param in params]
+
+    def _shown_plan(self, rule: UpdateRule, sharded: "GroupPlan | None") -> LocalPlan:
+        """The plan of the last step, or that of a step in which every parameter has a gradient."""
+        plain = [param for param in rule.group["params"] if not is_dtensor(param)]
+        params = plain if sharded is None else plain + [local_part(sharded.params[i]) for i in sharded.local]
+        plan = self._local_plans.get(rule.index)
+        if plan is not None and plan.is_part_of(params) and plan.serves(rule, plan.params, {}):
+            return plan
+        return self._local_plan(rule, [param for param in params if param.numel() > 0], {})
+
+    def _block_step(self, rule: UpdateRule) -> BlockStep:
         """What steps the blocks of a group; kept where it holds compiled code."""
-        values, kinds = self._hyperparameters(group), self._kinds(group)
+        group = rule.group
         kept = self._block_steps.get(id(group)) if group["compile"] else None
-        if kept is not None and kept.group is group and kept.kinds == kinds:
-            kept.hyperparameters, kept.gradient = values, self._gradient(group)
+        if kept is not None and kept.group is group and kept.kinds == rule.kinds:
+            kept.hyperparameters, kept.gradient = rule.hyperparameters, self._gradient(group)
             return kept
         update_entries = self.update_entries if self.unrolls else None
-        step = BlockStep(self.update, group, values, kinds, self.decomposes, update_entries, self._gradient(group))
+        step = BlockStep(
+            self.update,
+            group,
+            rule.hyperparameters,
+            rule.kinds,
+            self.decomposes,
+            update_entries,
+            self._gradient(group),
+        )
         if group["compile"]:
             self._block_steps[id(group)] = step
         return step
 
-    def _step_group(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        states: list[Tensor],
-        views: list[View] | None = None,
+    def _step_local(
+        self, rule: UpdateRule, params: list[Tensor], grads: list[Tensor], flat_states: list[Tensor]
     ) -> None:
-        """Step parameters of a constrained group, each seen by its view: that of the group, or one of ``views``."""
-        names = self._state_names(group)
-        columns = {name: states[i :: len(names)] for i, name in enumerate(names)}
-        steps = columns.pop("step")
-        step = self._block_step(group)
-        view = View.of(group["view"])
-        if views is None:
-            views = [view] * len(params) if view.is_divided else []
-        owners, params, grads, columns, counters = take_parts(
-            params, grads, columns, steps, views, group["side"], step.per_matrix
-        )
-        states_of = list(columns.values())
-        compile = group["compile"] or torch.compiler.is_compiling()
-        for bucket in make_buckets(params, view, group["side"], states_of, compile):
-            lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+        """Step the matrices of a group that are whole on this device.
+
+        Args:
+            rule: how the group is updated.
+            params: parameters, plain tensors or the local parts of DTensors.
+            grads: their gradients.
+            flat_states: their states, the tensors of one parameter after those of another.
+        """
+        names = rule.state_names
+        states = {name: flat_states[i :: len(names)] for i, name in enumerate(names)}
+        steps = states.pop("step")
+        step = self._block_step(rule)
+        plan = self._local_plan(rule, params, states)
+        division = plan.division
+        owners, counters = division.owners(params), division.firsts(steps)
+        params, grads = division.entries(params), division.entries(grads)
+        states = {name: division.state(name, tensors, rule.kinds) for name, tensors in states.items()}
+        for bucket in plan.buckets:
+            lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+            step.form = bucket.form
             for block in bucket.blocks:
-                step(block, bucket.half, lr, params, grads, columns)
+                step(block, bucket.half, lr, params, grads, states)
                 if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
                     count_steps([counters[i] for i in block.members])
                 if step.rescued is not None:
-                    sizes = [view.part(params[i].shape, group["side"]).batch.numel() for i in block.members]
-                    self._warn_of_far(group, [owners[i] for i in block.members], sizes, step.rescued)
+                    counts = dict(zip(bucket.members, bucket.counts, strict=True))
+                    members = [(owners[i], counts[i]) for i in block.members]
+                    self._warn_of_far(rule, members, step.rescued)
 
-    def _warn_of_far(self, group: dict[str, Any], params: list[Tensor], sizes: list[int], rescued: Tensor) -> None:
+    def _warn_of_far(self, rule: UpdateRule, members: list[tuple[Tensor, int]], rescued: Tensor) -> None:
         """Warn, once for each parameter, of matrices that somebody has written far off the manifold.
 
         Args:
-            group: a constrained group.
-            params: the parameters of one block.
-            sizes: how many of its matrices each may have.
+            rule: that of their group.
+            members: the parameters of one block, and how many matrices each has in it if it is not alone.
             rescued: which of its matrices were too far away.
         """
-        flags = [rescued] if len(params) == 1 else torch.split(rescued, sizes)
-        for param, flag in zip(params, flags, strict=True):
+        group = rule.group
+        flags = [rescued] if len(members) == 1 else torch.split(rescued, [count for _, count in members])
+        for (param, _), flag in zip(members, flags, strict=True):
             if param in self._warned or not bool(flag.any()):
                 continue
             self._warned.add(param)
-            index = next(i for i, other in enumerate(self.param_groups) if other is group)
-            # of a DTensor that is whole on this rank, the local part is stepped
-            position = next(i for i, p in enumerate(group["params"]) if param is getattr(p, "_local_tensor", p))
-            name = parameter_name(group, position, f"group {index}")
+            position = next(i for i, other in enumerate(group["params"]) if param is local_part(other))
+            name = parameter_name(group, position, f"group {rule.index}")
             warn_user(
                 f"{name} was far from orthonormal ({int(flag.sum())} of {len(flag)} matrices): it was written after "
                 "the optimizer was built, or steps without a guarantee left the manifold. Steps bring it back and are "

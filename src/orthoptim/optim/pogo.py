@@ -92,7 +92,8 @@ class POGO(Orthoptimizer):
         """See :meth:`Orthoptimizer.update`."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         normalized = Base.named(group["base"]).normalized
-        step = stiefel.pogo_step(x, direction.matrices, lr, policy, scale=direction.scale, normalized=normalized)
+        form = group.get("form")
+        step = stiefel.pogo_step(x, direction.matrices, lr, policy, form, scale=direction.scale, normalized=normalized)
         return Update(step.x, clipped=step.clipped, rescued=step.rescued)
 
     @staticmethod

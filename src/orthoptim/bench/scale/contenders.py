@@ -18,7 +18,7 @@ from orthoptim import stiefel
 from orthoptim.base.muon import _approximate_polar
 from orthoptim.bench.scale.tally import nbytes
 from orthoptim.distributed.layout import cutting_dims
-from orthoptim.engine.telemetry import Plan
+from orthoptim.engine.plan import Plan
 from orthoptim.views import View
 
 LR = 0.1
@@ -42,26 +42,24 @@ class Contender(NamedTuple):
     owned: list[int]
     out: int
     back: int
-    plan: list[Plan]
+    plan: Plan
 
 
 def ours(params: list[Parameter]) -> Contender:
     """POGO with its default base and landing."""
     optimizer = oo.POGO(params, LR)
     owned = [0] * dist.get_world_size()
-    plans = optimizer._sharded_step().plans
-    plans()
-    for some in plans.rounds:
-        for _, pieces in some:
-            for rank, (first, last) in enumerate(pieces.owners):
-                owned[rank] += (last - first) * pieces.layout.p * pieces.layout.n
+    plan = optimizer.plan()
+    for part in (part for parts in optimizer._sharded_step().plan.rounds for part in parts):
+        for rank, (first, last) in enumerate(part.owners):
+            owned[rank] += (last - first) * part.p * part.n
     return Contender(
         optimizer.step,
         lambda: nbytes(tensor for state in optimizer.state.values() for tensor in state.values()),
         owned,
         2,
         1,
-        optimizer.plan(),
+        plan,
     )
 
 
@@ -81,7 +79,7 @@ def gather(params: list[Parameter]) -> Contender:
             elif param.numel():
                 param.copy_(_pogo(param, moment, scales[i]))
 
-    return Contender(step, lambda: nbytes(iter([*moments, squares])), [0] * dist.get_world_size(), 0, 0, [])
+    return Contender(step, lambda: nbytes(iter([*moments, squares])), [0] * dist.get_world_size(), 0, 0, Plan())
 
 
 def owner(params: list[Parameter]) -> Contender:
@@ -93,7 +91,7 @@ def owner(params: list[Parameter]) -> Contender:
         for i, (param, moment) in enumerate(zip(local, moments, strict=True)):
             _by_owner(params[i], [param, moment], param, i, lambda x, g, scale=scales[i]: _pogo(x, g, scale))
 
-    return Contender(step, lambda: nbytes(iter([*moments, squares])), _in_turn(params), 2, 1, [])
+    return Contender(step, lambda: nbytes(iter([*moments, squares])), _in_turn(params), 2, 1, Plan())
 
 
 def muon(params: list[Parameter]) -> Contender:
@@ -108,7 +106,7 @@ def muon(params: list[Parameter]) -> Contender:
             _by_owner(param, [grad.lerp(moments[i], 0.95)], update, i, _polar)
             local.sub_(update, alpha=LR)
 
-    return Contender(step, lambda: nbytes(iter(moments)), _in_turn(params), 1, 1, [])
+    return Contender(step, lambda: nbytes(iter(moments)), _in_turn(params), 1, 1, Plan())
 
 
 CONTENDERS: dict[str, Callable[[list[Parameter]], Contender]] = {

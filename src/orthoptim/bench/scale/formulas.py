@@ -6,11 +6,9 @@ its new matrices, and receives what is the other way round. On average that is (
 sends X and G and receives X⁺, 3pn/w for each matrix; Muon sends G and receives its polar factor, 2pn/w.
 """
 
-from collections.abc import Sequence
-
 from orthoptim.bench.scale.contenders import Contender
 from orthoptim.bench.scale.models import Case, numel
-from orthoptim.engine.telemetry import Plan
+from orthoptim.engine.plan import Plan
 
 ITEM = 4
 """Bytes of a float32."""
@@ -43,7 +41,7 @@ def by_gathering(case: Case) -> float:
     return 2 * ITEM * (case.world - 1) * padded
 
 
-def by_sums(plan: Sequence[Plan], world: int) -> float:
+def by_sums(plan: Plan, world: int) -> float:
     """The all-reduces of XXᴴ, XGᴴ and RRᴴ, where the strategy takes them; sent, which is also received."""
     entries = sum(3 * bucket.p**2 * bucket.matrices for bucket in plan if bucket.strategy in ("two-phase", "exchange"))
     return 2 * (1 - 1 / world) * ITEM * entries

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orthoptim.stiefel import cost
+from orthoptim.stiefel import cost_model
 
 
 @pytest.mark.parametrize(
@@ -18,25 +18,25 @@ from orthoptim.stiefel import cost
     ],
 )
 def test_the_cost_of_a_form_is_its_products(form, p, n, expected):
-    assert cost.cost(form, p, n) == pytest.approx(expected, rel=1e-12)
+    assert cost_model.cost(form, p, n) == pytest.approx(expected, rel=1e-12)
 
 
 def test_an_unknown_form_has_no_cost():
     with pytest.raises(ValueError, match="Invalid form: 'cheap'"):
-        cost.cost("cheap", 2, 3)
+        cost_model.cost("cheap", 2, 3)
 
 
 def test_only_matrices_of_up_to_four_columns_are_unrolled():
-    assert [cost.choose(3, n) for n in (3, 4, 5)] == ["tiny", "tiny", "direct-n"]
+    assert [cost_model.choose(3, n) for n in (3, 4, 5)] == ["tiny", "tiny", "direct-n"]
 
 
 def test_gram_is_chosen_for_normalised_directions_only():
-    assert cost.choose(10, 1000) == "direct-p"
-    assert cost.choose(10, 1000, normalized=True) == "gram"
+    assert cost_model.choose(10, 1000) == "direct-p"
+    assert cost_model.choose(10, 1000, normalized=True) == "gram"
 
 
 def test_a_block_fills_the_cache_and_holds_at_least_one_matrix():
-    assert cost.block_size(3, 3, 4) == cost.block_size(4, 4, 8) == 65536
-    assert cost.block_size(5, 5, 4) == 15 * 2**17 // 100
-    assert cost.block_size(4, 8, 8) == 15 * 2**17 // 256
-    assert cost.block_size(2000, 3000, 8) == 1
+    assert cost_model.block_size(3, 3, 4) == cost_model.block_size(4, 4, 8) == 65536
+    assert cost_model.block_size(5, 5, 4) == 15 * 2**17 // 100
+    assert cost_model.block_size(4, 8, 8) == 15 * 2**17 // 256
+    assert cost_model.block_size(2000, 3000, 8) == 1
