@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from orthoptim.views import Side, View, matrix_shape
+from orthoptim.views import Side, View, ViewLike
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Shard
 
 
 def long_dim_placement(
-    param: Tensor, *, view: View = "matrix", side: Side = "auto", world_size: int | None = None
+    param: Tensor, *, view: ViewLike = "matrix", side: Side = "auto", world_size: int | None = None
 ) -> "Shard | None":
     """The placement with the least communication, for ``fully_shard(..., shard_placement_fn=long_dim_placement)``.
 
@@ -35,11 +35,16 @@ def long_dim_placement(
     import torch.distributed as dist
     from torch.distributed.tensor import Shard
 
-    if param.ndim < 2 or (view == "kernels" and param.ndim != 4):
+    seen = View.of(view)
+    if param.ndim < 2 or (seen.name == "kernels" and param.ndim < 3):
         return None
     world = dist.get_world_size() if world_size is None else world_size
-    batch, _, _, transposed = matrix_shape(param.shape, view, side)
-    if batch.numel() > 1 and batch[0] >= world:
+    part, *others = seen.parts(param.shape, side)
+    leading = seen.leading_dims(param.ndim)
+    if leading and part.batch.numel() > 1 and part.batch[0] >= world:
         return Shard(0)
-    dim = len(batch) if transposed else len(batch) + 1
+    if part.blocks is not None and not others and part.blocks.count % world == 0:  # blocks of one size
+        return Shard(part.blocks.dim)
+    rows, *columns = seen.matrix_dims(param.ndim)
+    dim = rows if part.transposed else columns[0]
     return Shard(dim) if dim == 0 or param.shape[dim] % world == 0 else None

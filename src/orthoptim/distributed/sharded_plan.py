@@ -14,6 +14,7 @@ from orthoptim.distributed.sharded_buckets import ShardedBucket, make_sharded_bu
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel import FORMS
+from orthoptim.views import View
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
     params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
     labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
     strategy = partial(choose, by_columns=_by_columns(rule))
-    local, buckets = make_sharded_buckets(params, group["view"], group["side"], strategy)
+    local, buckets = make_sharded_buckets(params, View.of(group["view"]), group["side"], strategy)
     named = [
         replace(
             bucket,

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.distributed.layout import batch_placements, first_matrix_dim
+from orthoptim.distributed.layout import batch_placements, local_batch
 from orthoptim.tensors import compute_dtype
-from orthoptim.views import matrix_shape
+from orthoptim.views import View
 
 
 @torch.no_grad()
@@ -25,8 +25,7 @@ def init_state(param: DTensor, kinds: Mapping[str, Kind], group: Mapping[str, An
         state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
     if dtype != param.dtype and "master" not in state:
         state["master"] = param.detach().to(dtype)
-    first = first_matrix_dim(param.ndim, group["view"])
-    local = param.to_local().shape[:first]
+    local = local_batch(param, View.of(group["view"]))
     for name, kind in kinds.items():
         if name in state:
             continue
@@ -39,10 +38,11 @@ def init_state(param: DTensor, kinds: Mapping[str, Kind], group: Mapping[str, An
 
 def as_matrix_values(local: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:
     """Values of the matrices of which this rank holds pieces, as a tensor of all."""
-    placements = batch_placements(param, group["view"])
+    view = View.of(group["view"])
+    placements = batch_placements(param, view)
     if all(isinstance(placement, Replicate) for placement in placements):
         return local
-    batch = matrix_shape(param.shape, group["view"], group["side"])[0]
+    batch = view.batch_shape(param.shape)
     stride = torch.empty(batch, device="meta").stride()
     return DTensor.from_local(local, param.device_mesh, placements, run_check=False, shape=batch, stride=stride)
 
@@ -59,7 +59,8 @@ def place(value: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:
     """
     if value.ndim == 0:
         return value.full_tensor() if isinstance(value, DTensor) else value
-    placements = list(param.placements) if value.shape == param.shape else batch_placements(param, group["view"])
+    same = value.shape == param.shape
+    placements = list(param.placements) if same else batch_placements(param, View.of(group["view"]))
     if isinstance(value, DTensor):
         if value.device_mesh == param.device_mesh and value.placements == tuple(placements):
             return value

@@ -119,7 +119,7 @@ class ShardedStep:
         held = self._stacked[bucket](states, rule.kinds, rule.group)
         given = [all_grads[i] for i in bucket.members]
         if bucket.count == 0:
-            _count(held["step"], given)
+            _count(bucket, held["step"], given)
             return
         x = bucket.gather(params)
         if bucket.half:
@@ -127,7 +127,8 @@ class ShardedStep:
             x = torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))  # as somebody may have written to it
         lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
         state = {
-            name: held[name].view(-1) if name in per_matrix else bucket.as_matrices(held[name]) for name in rule.kinds
+            name: bucket.as_values(held[name]) if name in per_matrix else bucket.as_matrices(held[name])
+            for name in rule.kinds
         }
         # what has no gradient here is to be skipped on all ranks, as if that were not finite
         grads = [
@@ -138,10 +139,10 @@ class ShardedStep:
         new_x, new_state = yield from strategies.STRATEGIES[bucket.strategy](method, before, bucket)
         bucket.write_(params, new_x)
         if bucket.half:
-            bucket.as_matrices(held["master"]).copy_(new_x)
+            bucket.write_stack_(held["master"], new_x)
         for name, value in new_state.items():
-            state[name].copy_(value)
-        _count(held["step"], given)
+            bucket.write_stack_(held[name], value)
+        _count(bucket, held["step"], given)
 
     def _raise_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []
@@ -179,10 +180,11 @@ def _local_work(
     return work
 
 
-def _count(steps: Tensor, grads: list[Tensor | None]) -> None:
+def _count(bucket: ShardedBucket, steps: Tensor, grads: list[Tensor | None]) -> None:
     """Add one to the number of steps of those that have a gradient."""
     present = [grad is not None for grad in grads]
-    steps.add_(1 if all(present) else torch.tensor(present, device=steps.device))
+    if bucket.counts_steps:
+        steps.add_(1 if all(present) else torch.tensor(present, device=steps.device))
 
 
 def _local_gradient(param: DTensor) -> Tensor | None:

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.naming import common_name
+from orthoptim.engine.parts import Division
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.tables import table
+from orthoptim.views import View
 
 
 class BucketPlan(NamedTuple):
@@ -111,7 +113,7 @@ def describe(bucket: Any, per_parameter: bool = False) -> list[BucketPlan]:
         )
 
     if not per_parameter:
-        return [row(sum(bucket.counts), len(bucket.blocks), bucket.names)]
+        return [row(sum(bucket.counts), len(bucket.blocks), list(dict.fromkeys(bucket.names)))]
     blocks = Counter(member for block in bucket.blocks for member in block.members)
     members = zip(bucket.members, bucket.counts, bucket.names, strict=True)
     return [row(count, blocks[member], [name]) for member, count, name in members]
@@ -125,14 +127,28 @@ class LocalPlan:
         params: the parameters, plain tensors or the local parts of DTensors.
         names: what to call them.
         states: state tensors of each parameter, by name; empty before the first step.
+        views: the views that divide them; none, where these do not.
+
+    Attributes:
+        buckets: what a step works through.
+        devices: where they are.
+        division: the parts of the parameters.
     """
 
     def __init__(
-        self, rule: UpdateRule, params: list[Tensor], names: Sequence[str], states: Mapping[str, list[Tensor]]
+        self,
+        rule: UpdateRule,
+        params: list[Tensor],
+        names: Sequence[str],
+        states: Mapping[str, list[Tensor]],
+        views: Sequence[View],
     ) -> None:
         group = rule.group
         compiles = group["compile"] or torch.compiler.is_compiling()
-        buckets = make_buckets(params, group["view"], group["side"], list(states.values()), compiles)
+        self.division = Division(params, views, group["side"])
+        names = self.division.owners(names)
+        columns = [self.division.state(name, tensors, rule.kinds) for name, tensors in states.items()]
+        buckets = make_buckets(self.division.entries(params), group["view"], group["side"], columns, compiles)
         self.buckets = [
             bucket._replace(
                 group=rule.index,
@@ -141,8 +157,9 @@ class LocalPlan:
             )
             for bucket in buckets
         ]
-        self._options = rule.options
+        self.devices = {bucket.device for bucket in buckets}
         self.params = params
+        self._options = rule.options
         self._kinds = list(map(_kind, params))
         self._states = _flat(states)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from orthoptim.base import Kind, per_matrix, state_dtype
 from orthoptim.stiefel.cost_model import BLOCK_BYTES, TINY, block_size
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor
-from orthoptim.views import matrix_shape
+from orthoptim.views import View
 
 _ALIGNMENT = 64
 """Bytes: torch allocates so on a CPU."""
@@ -46,7 +46,7 @@ def specify(param: Tensor, group: Mapping[str, Any], kinds: Mapping[str, Kind]) 
     at zero. A master copy is missing in the checkpoint of a run in full precision, and starts as the parameter.
     """
     dtype = compute_dtype(param.dtype)
-    batch = matrix_shape(param.shape, group["view"], group["side"])[0]
+    batch = View.of(group["view"]).batch_shape(param.shape)
     specs = {
         "step": EntrySpec(torch.Size(), torch.float32, counts=True),
         "master": EntrySpec(param.shape, dtype, optional=True, dropped=dtype == param.dtype),
@@ -78,7 +78,10 @@ def entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tens
     It is laid out like the parameter; where that is many tiny matrices, with the batch as the last dim in memory, along
     which they are worked on: of the passes over memory that cannot be contiguous that saves two of five.
     """
-    batch, p, n, _ = matrix_shape(param.shape, group["view"], group["side"])
+    view = View.of(group["view"])
+    if view.is_divided:  # the batch is not the first dims
+        return torch.empty_like(param, dtype=dtype)
+    batch, p, n, *_ = view.part(param.shape, group["side"])
     count = batch.numel()
     # of fewer matrices there may be several parameters in a block
     if n <= TINY and 2 * count > block_size(p, n, dtype.itemsize):

@@ -16,7 +16,7 @@ from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
 from orthoptim.validation import check_bool
-from orthoptim.views import from_matrices, matrix_shape, to_matrices
+from orthoptim.views import View
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
@@ -87,7 +87,7 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
             if param.layout is not torch.strided:
                 raise ValueError(f"has layout {param.layout}: only dense parameters can be orthogonal")
             check_dtype(param.dtype)
-            matrix_shape(param.shape, group["view"], group["side"])
+            View.of(group["view"]).parts(param.shape, group["side"])
             if param.numel() == 0 and is_dtensor(param):
                 raise ValueError("has no matrices: leave it out, as nothing is there to be sharded")
             if param.is_neg():
@@ -108,8 +108,8 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
     Raises:
         ValueError: for a parameter that is not finite, or too far away to know what was meant.
     """
-    view, side = group["view"], group["side"]
-    repairs: list[tuple[Tensor, Tensor]] = []
+    view, side = View.of(group["view"]), group["side"]
+    repairs: list[tuple[Tensor, list[Tensor]]] = []
     sharded = [param for param in group["params"] if is_dtensor(param) and has_values(param)]
     distances = dtensor_ops().max_distance(sharded, view, side) if sharded else []
     far_sharded: dict[Tensor, float] = dict(zip(sharded, distances, strict=True))
@@ -121,24 +121,25 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
             )
         if not has_values(param) or param.numel() == 0:
             continue
-        x = None if is_dtensor(param) else to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
+        dtype = compute_dtype(param.dtype)
+        x = None if is_dtensor(param) else [each.to(dtype) for each in view.to_matrices(param.detach(), side)]
         with full_precision(param.device):
-            far = far_sharded[param] if x is None else float(stiefel.distance(x).max())
+            far = far_sharded[param] if x is None else _largest([stiefel.distance(each) for each in x])
         if not math.isfinite(far):
             raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
-        if far <= rounding(param.dtype, matrix_shape(param.shape, view, side)[1]):
+        if far <= rounding(param.dtype, max(part.p for part in view.parts(param.shape, side))):
             continue
-        if x is None and far > _ASSEMBLED and dtensor_ops().is_cut(param, view):
+        if x is None and far > _ASSEMBLED and dtensor_ops().cutting_dims(param, view):
             raise ValueError(
                 f"{name} is not orthonormal (distance {far:.3g}) when its shards are put together: ranks may have "
-                f"initialised them with different seeds; call orthoptim.orthogonalize_ on it, with view={view!r} and "
-                f"side={side!r}, before building the optimizer"
+                "initialised them with different seeds; call orthoptim.orthogonalize_ on it, with "
+                f"view={group['view']!r} and side={side!r}, before building the optimizer"
             )
         # the Frobenius norm bounds the spectral one, which is dearer
         if far >= _REPAIRABLE and _spectral_distance(param, x, view, side) >= _REPAIRABLE:
             raise ValueError(
                 f"{name} is not orthonormal (distance {far:.3g}): call orthoptim.orthogonalize_ on it, with "
-                f"view={view!r} and side={side!r}, before building the optimizer"
+                f"view={group['view']!r} and side={side!r}, before building the optimizer"
             )
         if far > _WORTH_A_WARNING:
             warn_user(
@@ -147,21 +148,26 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
             )
         with full_precision(param.device):
             near = dtensor_ops().whole_matrices(param, view, side) if x is None else x
-            repairs.append((param, stiefel.newton_schulz(near)))
+            repairs.append((param, [stiefel.newton_schulz(each) for each in near]))
     former = {param: param.detach().clone() for param, _ in repairs}
     for param, x in repairs:
         if is_dtensor(param):
             dtensor_ops().write_matrices_(param, x, view, side)
         else:
-            param.copy_(from_matrices(x, param.shape, view, side))
+            param.copy_(view.from_matrices(x, param.shape, side))
     return former
 
 
-def _spectral_distance(param: Tensor, x: Tensor | None, view: str, side: str) -> float:
+def _largest(values: Sequence[Tensor]) -> float:
+    """The largest of all values; NaN, if there is one among them."""
+    return float(torch.cat([value.reshape(-1) for value in values]).max())
+
+
+def _spectral_distance(param: Tensor, x: list[Tensor] | None, view: View, side: str) -> float:
     """The largest ‖XXᴴ − I‖₂ of the matrices X of a parameter; of a DTensor, on any rank."""
     if x is None:
         return float(dtensor_ops().spectral_distance(param, view, side))
-    return float(torch.linalg.eigvalsh(stiefel.defect(x)).abs().max())
+    return _largest([torch.linalg.eigvalsh(stiefel.defect(each)).abs() for each in x])
 
 
 def check_gradients(groups: list[dict[str, Any]]) -> None:

@@ -15,9 +15,10 @@ from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.distributed.handshake import agreement
 from orthoptim.engine.memory import keep_freed_memory
 from orthoptim.engine.naming import names_of, parameter_name
+from orthoptim.engine.parts import count_steps
 from orthoptim.engine.plan import LocalPlan, Plan, describe
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify, together
+from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify
 from orthoptim.engine.step import BlockStep, Update
 from orthoptim.engine.telemetry import DriftTable
 from orthoptim.optim import checks, keywords, ordinary
@@ -28,7 +29,7 @@ from orthoptim.precision import full_precision
 from orthoptim.stiefel import Sums, Table, Unrolled
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor, local_part, real_dtype
 from orthoptim.user_warnings import warn_user
-from orthoptim.views import Side, View, matrix_shape
+from orthoptim.views import Side, View, ViewLike
 
 if TYPE_CHECKING:
     from orthoptim.distributed.sharded_plan import GroupPlan
@@ -79,7 +80,7 @@ class Orthoptimizer(Optimizer):
         lr: float | Tensor | None,
         base: Base,
         *,
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,
@@ -263,6 +264,14 @@ class Orthoptimizer(Optimizer):
             elif params:
                 self._step_local(self._rule(index, group), params, grads, states)
 
+    def state_dict(self) -> StateDict:
+        """The state and the param groups as tensors, numbers, strings and containers of these."""
+        state_dict = super().state_dict()
+        for group in state_dict["param_groups"]:
+            if isinstance(group.get("view"), View):
+                group["view"] = group["view"].plain()
+        return state_dict
+
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
 
@@ -366,6 +375,8 @@ class Orthoptimizer(Optimizer):
         return cls.gradient if cls.replaces_gradient(group) else None
 
     def _check_group(self, group: dict[str, Any], label: str) -> None:
+        view = View.of(group["view"])
+        group["view"] = view if view.is_divided else view.name
         Base.named(group["base"])(**self._hyperparameters(group))
         checks.check_group(group, label)
         self.check_options(group)
@@ -469,14 +480,27 @@ class Orthoptimizer(Optimizer):
     def _local_plan(self, rule: UpdateRule, params: list[Tensor], states: dict[str, list[Tensor]]) -> LocalPlan:
         """The plan of these parameters: the one of the last step, if it still serves."""
         if torch.compiler.is_compiling():  # a graph keeps what was decided when it was traced
-            return LocalPlan(rule, params, [""] * len(params), states)
+            return LocalPlan(rule, params, [""] * len(params), states, self._local_views(rule, params))
         plan = self._local_plans.get(rule.index)
         if plan is None or not plan.serves(rule, params, states):
             pairs = zip(names_of(rule.group), rule.group["params"], strict=True)
             name_of = {id(local_part(param)): name for name, param in pairs}
-            plan = LocalPlan(rule, params, [name_of[id(param)] for param in params], states)
+            names = [name_of[id(param)] for param in params]
+            plan = LocalPlan(rule, params, names, states, self._local_views(rule, params))
             self._local_plans[rule.index] = plan
         return plan
+
+    def _local_views(self, rule: UpdateRule, params: list[Tensor]) -> list[View]:
+        """The views that divide parameters, plain tensors or the local parts of DTensors; none, if these do not."""
+        view = View.of(rule.group["view"])
+        if not view.is_divided:
+            return []
+        view_of: dict[int, View] = {}
+        for param in filter(is_dtensor, rule.group["params"]):
+            from orthoptim.distributed.layout import local_view
+
+            view_of[id(local_part(param))] = local_view(param, view)
+        return [view_of.get(id(param), view) for param in params]
 
     def _shown_plan(self, rule: UpdateRule, sharded: "GroupPlan | None") -> LocalPlan:
         """The plan of the last step, or that of a step in which every parameter has a gradient."""
@@ -523,29 +547,34 @@ class Orthoptimizer(Optimizer):
         states = {name: flat_states[i :: len(names)] for i, name in enumerate(names)}
         steps = states.pop("step")
         step = self._block_step(rule)
-        for bucket in self._local_plan(rule, params, states).buckets:
-            lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
-            step.form = bucket.form
-            with full_precision(bucket.device):
+        plan = self._local_plan(rule, params, states)
+        division = plan.division
+        owners, counters = division.owners(params), division.firsts(steps)
+        params, grads = division.entries(params), division.entries(grads)
+        states = {name: division.state(name, tensors, rule.kinds) for name, tensors in states.items()}
+        with full_precision(*plan.devices):
+            for bucket in plan.buckets:
+                lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+                step.form = bucket.form
                 for block in bucket.blocks:
                     step(block, bucket.half, lr, params, grads, states)
                     if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
-                        torch._foreach_add_(together([steps[i] for i in block.members]), 1)
+                        count_steps([counters[i] for i in block.members])
                     if step.rescued is not None:
-                        self._warn_of_far(rule, [params[i] for i in block.members], step.rescued)
+                        counts = dict(zip(bucket.members, bucket.counts, strict=True))
+                        self._warn_of_far(rule, [(owners[i], counts[i]) for i in block.members], step.rescued)
 
-    def _warn_of_far(self, rule: UpdateRule, params: list[Tensor], rescued: Tensor) -> None:
+    def _warn_of_far(self, rule: UpdateRule, members: list[tuple[Tensor, int]], rescued: Tensor) -> None:
         """Warn, once for each parameter, of matrices that somebody has written far off the manifold.
 
         Args:
             rule: that of their group.
-            params: the parameters of one block.
+            members: the parameters of one block, and how many matrices each has in it if it is not alone.
             rescued: which of its matrices were too far away.
         """
         group = rule.group
-        counts = [matrix_shape(param.shape, group["view"], group["side"])[0].numel() for param in params]
-        flags = [rescued] if len(params) == 1 else torch.split(rescued, counts)
-        for param, flag in zip(params, flags, strict=True):
+        flags = [rescued] if len(members) == 1 else torch.split(rescued, [count for _, count in members])
+        for (param, _), flag in zip(members, flags, strict=True):
             if param in self._warned or not bool(flag.any()):
                 continue
             self._warned.add(param)

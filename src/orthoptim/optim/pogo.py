@@ -13,7 +13,7 @@ from orthoptim.engine.step import Update
 from orthoptim.literals import LandingPolicy
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.validation import check_choice, check_positive_integer
-from orthoptim.views import Side, View
+from orthoptim.views import Side, ViewLike
 
 
 class POGO(Orthoptimizer):
@@ -68,7 +68,7 @@ class POGO(Orthoptimizer):
         *,
         landing: LandingPolicy | None = None,
         landing_steps: int = 2,
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,

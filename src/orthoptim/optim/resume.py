@@ -14,6 +14,7 @@ from orthoptim.engine.naming import parameter_name
 from orthoptim.engine.state import EntrySpec, entries
 from orthoptim.optim import ordinary
 from orthoptim.tensors import has_values, is_dtensor
+from orthoptim.views import View
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -76,11 +77,19 @@ def _check_saved_group(group: Group, saved: Any, index: int) -> None:
             f"{group['algorithm']!r}: it was saved by another optimizer"
         )
     for option in ("view", "side", "base"):
-        if option in saved and saved[option] != group.get(option):
+        if option in saved and _as_option(option, saved[option]) != _as_option(option, group.get(option)):
             raise ValueError(
                 f"loaded state dict has {option} {saved[option]!r} in group {index}, this optimizer has "
                 f"{group.get(option)!r}: build it as it was saved"
             )
+
+
+def _as_option(option: str, value: Any) -> Any:
+    """A value to compare: a view is one view, whether it is written as a name, as a dict or as itself."""
+    try:
+        return View.of(value) if option == "view" else value
+    except ValueError:
+        return value
 
 
 @torch.no_grad()

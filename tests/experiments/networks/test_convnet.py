@@ -8,7 +8,7 @@ import orthoptim as oo
 from orthoptim.experiments.cnn import CONVOLUTIONS
 from orthoptim.experiments.datasets import normalize
 from orthoptim.experiments.networks.convnet import ConvNet
-from orthoptim.views import matrix_shape
+from orthoptim.views import View
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def paper_size():
 
 def shapes(model, view):
     (group,) = oo.param_groups(model, {CONVOLUTIONS: view}, rest=None)
-    return [matrix_shape(param.shape, view, "auto")[:3] for _, param in group["params"]]
+    return [part[:3] for _, param in group["params"] for part in View(view).parts(param.shape)]
 
 
 def test_filters_of_the_paper(paper_size):

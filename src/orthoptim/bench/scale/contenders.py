@@ -19,7 +19,7 @@ from orthoptim.base.muon import _approximate_polar
 from orthoptim.bench.scale.tally import nbytes
 from orthoptim.distributed.layout import cutting_dims
 from orthoptim.engine.plan import Plan
-from orthoptim.views import from_matrices, to_matrices
+from orthoptim.views import View
 
 LR = 0.1
 Step = Callable[[], Any]
@@ -118,7 +118,7 @@ CONTENDERS: dict[str, Callable[[list[Parameter]], Contender]] = {
 
 
 def _is_cut(param: Tensor) -> bool:
-    return bool(cutting_dims(cast(DTensor, param), "matrix"))
+    return bool(cutting_dims(cast(DTensor, param), View()))
 
 
 def _dim(param: Tensor) -> int:
@@ -159,15 +159,15 @@ def _aim(params: list[Parameter], moments: list[Tensor], squares: Tensor) -> tup
 
 
 def _pogo(x: Tensor, g: Tensor, scale: Tensor) -> Tensor:
-    matrices, direction = to_matrices(x), to_matrices(g)
+    (matrices,), (direction,) = View().to_matrices(x), View().to_matrices(g)
     batch = matrices.shape[:-2]
     factor = scale.expand(batch)
     step = stiefel.pogo_step(matrices, direction, LR, stiefel.policy("safe"), scale=factor, normalized=True)
-    return from_matrices(step.x, x.shape)
+    return View().from_matrices([step.x], x.shape)
 
 
 def _polar(g: Tensor) -> Tensor:
-    return from_matrices(_approximate_polar(to_matrices(g), 5), g.shape)
+    return View().from_matrices([_approximate_polar(x, 5) for x in View().to_matrices(g)], g.shape)
 
 
 def _by_owner(
