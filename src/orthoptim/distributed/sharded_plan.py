@@ -5,15 +5,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.choice import choose
-from orthoptim.distributed.layout import Layout
+from orthoptim.distributed.layout import Layout, local_view
 from orthoptim.distributed.rounds import make_rounds
 from orthoptim.distributed.sharded_buckets import ShardedBucket, make_sharded_buckets
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel import FORMS
+from orthoptim.tensors import local_part
 from orthoptim.views import View
 
 
@@ -37,6 +39,10 @@ class GroupPlan:
     local: list[int]
     sharded: list[ShardedBucket]
 
+    def local_parts(self) -> list[Tensor]:
+        """What this rank holds of the parameters whose matrices are whole here."""
+        return [local_part(self.params[i]) for i in self.local]
+
 
 class ShardedPlan:
     """The plans of the param groups that have DTensors; made again when these change.
@@ -44,11 +50,13 @@ class ShardedPlan:
     Attributes:
         groups: the plans by index of the group.
         rounds: parts of the buckets whose matrices are cut, in the order of the step.
+        local_views: for the local part of a parameter that a view divides, by ``id``, the view of that part.
     """
 
     def __init__(self) -> None:
         self.groups: dict[int, GroupPlan] = {}
         self.rounds: list[list[ShardedBucket]] = []
+        self.local_views: dict[int, View] = {}
         self._key: list[Any] = []
         self._frozen: list[DTensor] = []
 
@@ -63,13 +71,16 @@ class ShardedPlan:
             self._key = key
 
     def _make(self, rules: Sequence[UpdateRule]) -> None:
-        self.groups, self._frozen = {}, []
+        self.groups, self.local_views, self._frozen = {}, {}, []
         for rule in rules:
             sharded = [i for i, param in enumerate(rule.group["params"]) if isinstance(param, DTensor)]
             self._frozen.extend(param for i in sharded if not (param := rule.group["params"][i]).requires_grad)
             positions = [i for i in sharded if rule.group["params"][i].requires_grad]
             if positions:
-                self.groups[rule.index] = _plan_group(rule, positions)
+                plan = self.groups[rule.index] = _plan_group(rule, positions)
+                view = View.of(rule.group["view"])
+                if view.is_divided:
+                    self.local_views |= {id(local_part(p)): local_view(p, view) for p in plan.params}
         buckets = {bucket.layout: bucket for plan in self.groups.values() for bucket in plan.sharded}
         self.rounds = make_rounds(list(buckets.values()))
         for part in (part for parts in self.rounds for part in parts):
