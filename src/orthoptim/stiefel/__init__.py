@@ -1,7 +1,7 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
 from orthoptim.stiefel.columns import Sums, largest, pogo_columns, tangent_leap, witness
-from orthoptim.stiefel.cost import block_size, choose, cost
+from orthoptim.stiefel.cost import block_size, choose, multiply_adds
 from orthoptim.stiefel.geometry import (
     as_real,
     defect,
@@ -37,7 +37,6 @@ __all__ = [
     "as_real",
     "block_size",
     "choose",
-    "cost",
     "defect",
     "distance",
     "half_factors",
@@ -47,6 +46,7 @@ __all__ = [
     "largest",
     "lerp",
     "max_entry",
+    "multiply_adds",
     "nearest",
     "newton_schulz",
     "newton_schulz_step",
