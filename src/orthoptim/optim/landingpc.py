@@ -24,7 +24,8 @@ class LandingPC(Orthoptimizer):
     This is a reconstruction from a description by its authors, not a port of their code: the field of :class:`Landing`
     with VAdam's direction, a fixed η, and a projection as the only safeguard. Feasible in the limit, if η is small. A
     matrix that was written far from the manifold is projected by its next step (and counted as clipped), unless it has
-    no full rank: then it stays as it is and is counted as skipped. With ``tau=None`` nothing brings it back.
+    no full rank: then it stays as it is and is counted as skipped. With ``tau=None`` nothing brings it back. A leap so
+    long that X would be lost in its rounding is shortened before it is projected.
 
     Args:
         params: parameters, named parameters or param groups; every option below may also be set per group.
@@ -82,9 +83,10 @@ class LandingPC(Orthoptimizer):
     ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
         g, lam = direction.whole(), group["lam"]
-        x = x - lr * landing_field(x, g, lam)[0] if group["coupled"] else x - landing_field(x, lr * g, lam)[0]
+        leap = lr * landing_field(x, g, lam)[0] if group["coupled"] else landing_field(x, lr * g, lam)[0]
         if group["tau"] is None:
-            return Update(x)
+            return Update(x - leap)
+        x = x - _shortened(leap)
         far = ~(stiefel.distance(x) <= group["tau"])  # also where XXᴴ overflows
         return Update(stiefel.project_where(far, x), clipped=far)
 
@@ -118,3 +120,13 @@ class LandingPC(Orthoptimizer):
         check_bool("coupled", group["coupled"])
         if group["tau"] is not None:  # which never projects
             check_positive("tau", group["tau"])
+
+
+def _shortened(leap: Tensor) -> Tensor:
+    """Leaps of at most 1/(4√u) in the Frobenius norm.
+
+    Where a leap has no full rank, as that of real square matrices of odd size, the least singular value of X − leap is
+    that of X. Beyond this length it is lost in the rounding of X − leap, and there is no nearest point.
+    """
+    longest = 0.25 * torch.finfo(leap.dtype).eps ** -0.5
+    return leap * (longest / stiefel.norm(leap)).clamp_max(1)[:, None, None]
