@@ -128,5 +128,5 @@ def _shortened(leap: Tensor) -> Tensor:
     Where a leap has no full rank, as that of real square matrices of odd size, the least singular value of X − leap is
     that of X. Beyond this length it is lost in the rounding of X − leap, and there is no nearest point.
     """
-    longest = 0.25 * torch.finfo(leap.dtype).eps ** -0.5
+    longest: float = 0.25 / torch.finfo(leap.dtype).eps ** 0.5
     return leap * (longest / stiefel.norm(leap)).clamp_max(1)[:, None, None]

@@ -92,16 +92,14 @@ def project_where(mask: Tensor, x: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling() or isinstance(mask, torch._subclasses.FakeTensor):
         return torch.where(mask[..., None, None], polar(x), x)
-    p, n = x.shape[-2:]
-    run = 64 // math.gcd(64, p * x.real.itemsize)  # singular values are the smallest result
-    selected = mask.reshape(-1)
-    runs = (selected.nonzero()[:, 0] // run).unique()
-    if runs.numel() == 0:
+    matrices, selected = x.reshape(-1, *x.shape[-2:]), mask.reshape(-1)
+    run = 64 // math.gcd(64, x.shape[-2] * x.real.itemsize)  # the singular values are the least that is written
+    runs = torch.nn.functional.pad(selected, (0, -selected.numel() % run)).reshape(-1, run)
+    members = runs.any(1, keepdim=True).expand_as(runs).flatten()[: selected.numel()].nonzero()[:, 0]
+    if members.numel() == 0:
         return x
-    members = (runs[:, None] * run + torch.arange(run, device=x.device)).flatten()
-    members = members[members < selected.numel()]
-    matrices = x.reshape(-1, p, n)
-    projected = torch.where(selected[members, None, None], polar(matrices[members]), matrices[members])
+    near = matrices[members]
+    projected = torch.where(selected[members, None, None], polar(near), near)
     return matrices.index_put((members,), projected).reshape(x.shape)
 
 
