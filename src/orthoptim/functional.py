@@ -52,6 +52,10 @@ def is_orthogonal(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "au
         >>> is_orthogonal(torch.eye(3)), is_orthogonal(torch.ones(3, 3))
         (True, False)
     """
+    try:
+        check_values(tensor)
+    except ValueError as error:
+        raise ValueError(f"the tensor {error}") from None
     distances = distance(tensor, view=view, side=side)
     parts = View.of(view).parts(tensor.shape, side)
     limits = [rounding(tensor.dtype, part.p) if tol is None else tol for part in parts]
