@@ -58,7 +58,7 @@ def _count_deficient(param: Tensor, view: ViewLike, side: str) -> int:
     """How many matrices do not have full rank; collective for a DTensor."""
     with full_precision(param.device):
         if is_dtensor(param):
-            found: Tensor = dtensor_ops().measure(param, view, side, _is_deficient)
+            found: Tensor = dtensor_ops().measure(param, View.of(view), side, _is_deficient)
         else:
             matrices = View.of(view).to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
             found = View.of(view).join_values([_is_deficient(x) for x in matrices])
