@@ -1,12 +1,13 @@
 """The plan of a sharded step: which DTensors are whole on this rank, and buckets of those whose matrices are cut."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.choice import choose
 from orthoptim.distributed.layout import Layout, local_view
@@ -15,8 +16,11 @@ from orthoptim.distributed.sharded_buckets import ShardedBucket, make_sharded_bu
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel import FORMS
-from orthoptim.tensors import local_part
+from orthoptim.tensors import is_dtensor, local_part
 from orthoptim.views import View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class ShardedPlan:
     def _make(self, rules: Sequence[UpdateRule]) -> None:
         self.groups, self.local_views, self._frozen = {}, {}, []
         for rule in rules:
-            sharded = [i for i, param in enumerate(rule.group["params"]) if isinstance(param, DTensor)]
+            sharded = [i for i, param in enumerate(rule.group["params"]) if is_dtensor(param)]
             self._frozen.extend(param for i in sharded if not (param := rule.group["params"][i]).requires_grad)
             positions = [i for i in sharded if rule.group["params"][i].requires_grad]
             if positions:

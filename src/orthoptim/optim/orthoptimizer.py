@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from copy import copy, deepcopy
-from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.distributed.handshake import agreement
+from orthoptim.distributed.sharded_state import init_state
+from orthoptim.distributed.sharded_step import ShardedStep
 from orthoptim.engine.local_step import LocalStep
 from orthoptim.engine.memory import keep_freed_memory
 from orthoptim.engine.plan import Plan, describe
@@ -28,9 +30,6 @@ from orthoptim.precision import full_precision
 from orthoptim.stiefel import Sums, Table, Unrolled
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor
 from orthoptim.views import Side, View, ViewLike
-
-if TYPE_CHECKING:
-    from orthoptim.distributed.sharded_step import ShardedStep
 
 ColumnsUpdate = Generator[list[Tensor], Sums, tuple[Update, Tensor]]
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -460,9 +459,7 @@ class Orthoptimizer(Optimizer):
             if is_dtensor(param)
         ]
 
-    def _sharded_step(self) -> "ShardedStep":
-        from orthoptim.distributed.sharded_step import ShardedStep
-
+    def _sharded_step(self) -> ShardedStep:
         if self._sharded is None:
             self._sharded = ShardedStep()
         return self._sharded
@@ -498,8 +495,6 @@ class Orthoptimizer(Optimizer):
     def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
         """Create what is missing in the state of a constrained parameter."""
         if is_dtensor(param):
-            from orthoptim.distributed.sharded_state import init_state
-
             init_state(param, self._kinds(group), group, state)
         else:
             create(param, state, group, self._kinds(group))
