@@ -18,7 +18,7 @@ from orthoptim_experiments.harness import ranks
 TIMEOUT = 300.0  # processes may be paused for a while
 
 _context = multiprocessing.get_context("forkserver")  # what is imported once need not be imported by every rank
-_context.set_forkserver_preload(["orthoptim_experiments.cli.worker", "pytest"])
+_context.set_forkserver_preload(["orthoptim_experiments.cli.run", "pytest"])
 
 
 def together(world_size, function, *arguments, **options):
@@ -49,7 +49,8 @@ def _read(path):
 def _rank(folder, rank, world_size, function, arguments, options):
     torch.set_num_threads(1)
     try:
-        ranks.join(FileStore(str(folder / "store"), world_size), rank, world_size, torch.device("cpu"))
+        store = FileStore(str(folder / "store"), world_size)
+        ranks.join(torch.device("cpu"), store=store, rank=rank, world_size=world_size)
         dist.barrier()  # who ends at once would break the connections that another is still making
         outcome = ("", function(*arguments, **options))
     except BaseException:

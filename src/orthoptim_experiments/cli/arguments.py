@@ -1,4 +1,4 @@
-"""From the words of a command to what they ask for; what they get wrong is said in one line."""
+"""The arguments of commands: parsed, or refused in one line."""
 
 import fnmatch
 import json
@@ -10,11 +10,10 @@ import torch
 
 from orthoptim_experiments.harness import methods
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
-from orthoptim_experiments.problems import EXPERIMENTS
 
 
-class AskedError(ValueError):
-    """Words that ask for nothing there is; the message is one line for the user."""
+class UsageError(ValueError):
+    """An argument that cannot be used; the message is one line for the user."""
 
 
 def choice(name: str, value: str, known: Sequence[str]) -> str:
@@ -25,7 +24,7 @@ def choice(name: str, value: str, known: Sequence[str]) -> str:
         'tiny'
     """
     if value not in known:
-        raise AskedError(f"unknown {name} {value!r}; there are {', '.join(known)}")
+        raise UsageError(f"unknown {name} {value!r}; there are {', '.join(known)}")
     return value
 
 
@@ -34,34 +33,25 @@ def device(name: str) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError):
-        raise AskedError(f"device {name!r} is not available here; use cpu") from None
+        raise UsageError(f"device {name!r} is not available here; use cpu") from None
     return name
 
 
-def processes(experiment: Experiment, config: Config) -> None:
-    """See that so many processes can share the work.
-
-    Example:
-        >>> from orthoptim_experiments.problems import EXPERIMENTS
-        >>> from orthoptim_experiments.harness.experiment import configuration
-        >>> processes(EXPERIMENTS["cnn"], configuration(EXPERIMENTS["cnn"], "tiny", nproc=2))
-    """
+def check_processes(config: Config) -> None:
+    """Check that so many processes can share the work."""
     nproc, place = config.get("nproc", 1), torch.device(config["device"])
     if nproc == 1:
         if config.get("sharded"):
-            raise AskedError("--sharded splits a model among processes: say how many, with --nproc")
+            raise UsageError("--sharded splits a model among processes: say how many, with --nproc")
         return
-    if not experiment.parallel:
-        able = ", ".join(sorted(name for name, each in EXPERIMENTS.items() if each.parallel))
-        raise AskedError(f"{experiment.name} runs in one process; --nproc is for {able}")
     if nproc > config["batch_size"]:
-        raise AskedError(f"{nproc} processes are more than the {config['batch_size']} examples of a batch")
+        raise UsageError(f"{nproc} processes are more than the {config['batch_size']} examples of a batch")
     if place.type not in ("cpu", "cuda"):
-        raise AskedError(f"--nproc is for cpu and cuda, not for {place.type}")
+        raise UsageError(f"--nproc is for cpu and cuda, not for {place.type}")
     if place.index is not None:
-        raise AskedError(f"each process has a device of its own: use --device {place.type} with --nproc")
+        raise UsageError(f"each process has a device of its own: use --device {place.type} with --nproc")
     if place.type == "cuda" and nproc > torch.cuda.device_count():
-        raise AskedError(f"{nproc} processes are more than the {torch.cuda.device_count()} devices")
+        raise UsageError(f"{nproc} processes are more than the {torch.cuda.device_count()} devices")
 
 
 def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Sequence[str]) -> list[str]:
@@ -72,12 +62,12 @@ def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Seq
     for word in words or usual:
         matching = fnmatch.filter(offered, word)
         if not matching:
-            raise AskedError(f"unknown method {word!r} in {experiment.name}; there are {', '.join(offered)}")
+            raise UsageError(f"unknown method {word!r} in {experiment.name}; there are {', '.join(offered)}")
         for name in matching:
             if methods.find(name).installed:
                 found.append(name)
             elif name == word:
-                raise AskedError(f"{name} is not installed; install it with: pip install 'orthoptim[peers]'")
+                raise UsageError(f"{name} is not installed; install it with: pip install 'orthoptim[peers]'")
     return list(dict.fromkeys(found))
 
 
@@ -96,7 +86,7 @@ def setting(name: str, text: str, former: Any) -> Any:
     if not isinstance(former, list) and len(numbers) == 1:
         return numbers[0]
     example = ",".join(map(str, former)) if isinstance(former, list) else str(former)
-    raise AskedError(f"--{name.replace('_', '-')} {text!r} makes no sense; write something like {example}")
+    raise UsageError(f"--{name.replace('_', '-')} {text!r} makes no sense; write something like {example}")
 
 
 def _numbers(text: str, kind: type[int] | type[float]) -> list[float]:
@@ -129,7 +119,7 @@ def seeds(text: str | None, scale: Scale) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 0:
-        raise AskedError(f"seeds {text!r} make no sense; use a number (3), a range (0-9) or a list (4,7)")
+        raise UsageError(f"seeds {text!r} make no sense; use a number (3), a range (0-9) or a list (4,7)")
     return list(dict.fromkeys(found))
 
 
@@ -142,7 +132,7 @@ def world_sizes(text: str) -> list[int]:
     """
     found = [int(number) for number in _numbers(text, int)]
     if not found:
-        raise AskedError(f"world sizes {text!r} make no sense; write something like 8,64,1024")
+        raise UsageError(f"world sizes {text!r} make no sense; write something like 8,64,1024")
     return found
 
 
@@ -158,9 +148,9 @@ def overrides(settings: Sequence[str], names: Sequence[str]) -> dict[str, dict[s
         left, equals, value = setting.partition("=")
         method, dot, option = left.rpartition(".")
         if not (equals and dot and method and option):
-            raise AskedError(f"cannot read --set {setting!r}; write METHOD.OPTION=VALUE, such as POGO.lr=0.3")
+            raise UsageError(f"cannot read --set {setting!r}; write METHOD.OPTION=VALUE, such as POGO.lr=0.3")
         if method not in names:
-            raise AskedError(f"--set {setting!r}: {method} is not among the methods of this run, {', '.join(names)}")
+            raise UsageError(f"--set {setting!r}: {method} is not among the methods of this run, {', '.join(names)}")
         try:
             found.setdefault(method, {})[option] = json.loads(value)
         except (ValueError, RecursionError):

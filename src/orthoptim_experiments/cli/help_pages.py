@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 import orthoptim as oo
-from orthoptim_experiments.cli.launch import RESTARTS
+from orthoptim_experiments.cli.torchrun import RESTARTS
 from orthoptim_experiments.harness import methods
 from orthoptim_experiments.harness.experiment import Experiment, configuration
 from orthoptim_experiments.harness.methods import BASES, METHODS, Method

@@ -86,7 +86,7 @@ class Problem(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All it takes to go on as if never stopped, as tensors and plain values. See :func:`optimizer_state`."""
+        """All it takes to go on as if never stopped, as tensors and plain values."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -118,9 +118,6 @@ class Experiment(ABC):
         scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
         variants: by name, with one line each; the first is the default.
         variant_option: the name of the option that chooses one.
-        settings: the sizes that the command line can change, each with a line for the manual.
-        needs_data: whether it reads a data set.
-        parallel: whether several processes can train together, each on its part of a batch of ``batch_size`` examples.
         dtypes: those it can be run in; the first is the default.
         default_methods: those that take part if none are asked for.
         claims: what is said about it.
@@ -134,9 +131,6 @@ class Experiment(ABC):
     scales: ClassVar[Mapping[str, Scale]]
     variants: ClassVar[Mapping[str, str]] = {}
     variant_option: ClassVar[str] = "variant"
-    settings: ClassVar[Mapping[str, str]] = {}
-    needs_data: ClassVar[bool] = False
-    parallel: ClassVar[bool] = False
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()
@@ -209,16 +203,3 @@ def run_id(config: Config) -> str:
         True
     """
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state of an optimizer without what cannot be saved safely (functions in the groups of a peer)."""
-    state = optimizer.state_dict()
-    groups = [{key: value for key, value in group.items() if not callable(value)} for group in state["param_groups"]]
-    return {**state, "param_groups": groups}
-
-
-def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """The inverse of :func:`optimizer_state`: what was not saved stays as it is."""
-    groups = zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True)
-    optimizer.load_state_dict({**state, "param_groups": [{**own, **saved} for own, saved in groups]})

@@ -5,49 +5,40 @@ what all compute from them is the same, too: parameters, learning rates, when to
 the results on the disk or the time of the day, is decided by the first rank or by the largest value.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+import os
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore, Store
-
-from orthoptim_experiments.harness.waiting import wait_until
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
-"""Seconds that a rank which failed waits for the others to fail, too."""
+PATIENCE = timedelta(seconds=30)
+"""How long a rank that has failed waits for the others to fail, too."""
 
-_board: Store | None = None
-"""Where ranks leave notes for each other when their group may be broken. It is not theirs: it outlives each of them."""
+_failures: dist.ProcessGroup | None = None
+"""The ranks, with connections for :func:`confirm_failure` alone: no other collective is left half done on them."""
 
 
 class LostError(Exception):
     """The ranks are no longer in step; all have to begin again from the last checkpoint."""
 
 
-def join(store: Store, rank: int, world_size: int, device: torch.device) -> None:
+def join(device: torch.device, **options: Any) -> None:
     """Become one of the ranks, and wait for the others.
 
     Args:
-        store: where they meet; fresh for every attempt, or the addresses of dead processes would be found in it.
-        rank: of this process.
-        world_size: how many there are.
         device: where they train.
+        options: of :func:`torch.distributed.init_process_group`; torchrun's environment has them by default.
     """
-    global _board
-    _board = PrefixStore("board", store)
-    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=world_size)
-
-
-def leave() -> None:
-    """Be alone again."""
-    global _board
-    _board = None
-    dist.destroy_process_group()
+    global _failures
+    if device.type == "cuda":
+        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl", **options)
+    _failures = dist.new_group(backend="gloo")
 
 
 def world_size() -> int:
@@ -160,35 +151,22 @@ def agree(text: str) -> bool:
     return len(set(texts)) == 1
 
 
-def end_all() -> None:
-    """Let the others know that this rank has ended the run, and will answer no more."""
-    if _board is not None:
-        _board.set("ended", "")
-
-
-def confirm_failure(trial: str, error: Exception, hurry: Callable[[], bool]) -> None:
-    """Return if all ranks have failed in the same trial: then it is the trial that fails.
+def confirm_failure(error: Exception) -> None:
+    """Return if all ranks have failed: then it is the trial that fails.
 
     A rank that fails alone has lost the others, or they will lose it: the group goes no further.
 
     Args:
-        trial: which one, in words that no other has.
         error: how this rank failed.
-        hurry: whether to give the others up at once, as somebody wants this process to end.
 
     Raises:
-        LostError: if not all have.
+        LostError: if not all have failed.
     """
-    board = _board
-    if board is None:
+    if world_size() == 1:
         return
     try:
-        board.set(f"{trial}: {rank()}", "failed")
-        notes = [f"{trial}: {each}" for each in range(world_size())]
-        everybody = wait_until(lambda: board.check(notes), PATIENCE, lambda: hurry() or board.check(["ended"]))
-    except RuntimeError:  # nobody to keep the board any more
-        everybody = False
-    if not everybody:
+        dist.monitored_barrier(_failures, PATIENCE)
+    except RuntimeError:
         raise LostError(f"{type(error).__name__}: {error}") from error
 
 

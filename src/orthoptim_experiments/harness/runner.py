@@ -182,7 +182,7 @@ class _Attempt:
         except (ResultsError, Interrupted):
             raise
         except Exception as error:  # a method that fails is a result, too
-            ranks.confirm_failure(f"{self.method} on seed {self.seed}", error, hurry=lambda: stop.signum > 0)
+            ranks.confirm_failure(error)
             if self.former is None or self.former.status:
                 self._begin_line()
             outcome = Outcome("failed", _one_line(error))

@@ -5,13 +5,16 @@ written whole or not at all like every other file here, and no folder of torch.d
 half-written by a rank that is killed. It has to fit into the memory of one process, as these models do.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import Optimizer
 
 from orthoptim_experiments.harness import ranks
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
 
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module] = (), methods: Iterable[str] = ()) -> None:
@@ -37,47 +40,32 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module] = (), methods: Iterable[
         register_fsdp_forward_method(model, name)
 
 
-def whole(value: Any) -> Any:
-    """A state with every tensor of which ranks hold parts put together; all ranks have to ask for it."""
-    if ranks.is_split(value):
-        return value.full_tensor()
-    if isinstance(value, Mapping):
-        return {key: whole(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(whole(item) for item in value)
-    return value
+def full_state(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+    """The whole state of a model and its optimizers, gathered on every rank: collective if the model is sharded."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
-
-def load_model_state(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Load what :func:`whole` made of the model's state."""
-    own = model.state_dict()
-    model.load_state_dict({name: _split(tensor, own[name]) for name, tensor in state.items()})
-
-
-def split_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer's state, of which :func:`whole` was made, with this rank's part of each tensor.
-
-    A tensor is split as the one in its place, or like the parameter if there is none yet and it has its shape.
-    """
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-
-    def split(param: Tensor, name: str, saved: Any) -> Any:
-        own = optimizer.state.get(param, {}).get(name)
-        if own is None and isinstance(saved, Tensor) and saved.shape == param.shape:
-            own = param
-        return _split(saved, own)
-
-    entries = {
-        index: {name: split(params[index], name, saved) for name, saved in entry.items()}
-        for index, entry in state["state"].items()
+    return {
+        "model": get_model_state_dict(model, options=_full()),
+        "optimizers": [
+            # for an optimizer without a state torch would make one, and count a step
+            get_optimizer_state_dict(model, optimizer, options=_full()) if optimizer.state else {}
+            for optimizer in optimizers
+        ],
     }
-    return {**state, "state": entries}
 
 
-def _split(saved: Any, like: Any) -> Any:
-    if not ranks.is_split(like) or ranks.is_split(saved):
-        return saved
-    from torch.distributed.tensor import distribute_tensor
+def load_full_state(model: nn.Module, optimizers: Sequence[Optimizer], state: Mapping[str, Any]) -> None:
+    """Load what :func:`full_state` returned: every rank has all of it, and keeps its part."""
+    from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 
-    # every rank has read the whole: none needs to be told
-    return distribute_tensor(saved.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        if saved:
+            set_optimizer_state_dict(model, optimizer, saved, options=_full())
+    # the parameters last: torch makes the state of a new optimizer by a step, which moves orthogonal ones by a rounding
+    set_model_state_dict(model, state["model"], options=_full())
+
+
+def _full() -> "StateDictOptions":
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+    return StateDictOptions(full_state_dict=True)

@@ -15,8 +15,6 @@ from orthoptim_experiments.harness.experiment import (
     Outcome,
     Problem,
     left_manifold,
-    load_optimizer_state,
-    optimizer_state,
 )
 from orthoptim_experiments.harness.methods import Options
 
@@ -108,12 +106,12 @@ class MatrixProblem(Problem):
 
     def state_dict(self) -> dict[str, Any]:
         """See :meth:`Problem.state_dict`."""
-        return {"step": self.step, "x": self.x.detach(), "optimizer": optimizer_state(self.optimizer)}
+        return {"step": self.step, "x": self.x.detach(), "optimizer": _optimizer_state(self.optimizer)}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :meth:`Problem.load_state_dict`."""
-        load_optimizer_state(self.optimizer, state["optimizer"])
+        _load_optimizer_state(self.optimizer, state["optimizer"])
         self.x.copy_(state["x"])
         self.step = state["step"]
         self.differentiate()
@@ -144,3 +142,16 @@ def pogo_variants(options: Options) -> dict[str, Options]:
     """
     alike = ("POGO-safe", "POGO-root", "POGO-argmin", "POGO-strict", "pogo-torch")
     return {"POGO-BB": {"landing": "strict"}, **dict.fromkeys(alike, options)}
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of an optimizer without what cannot be saved safely (functions in the groups of a peer)."""
+    state = optimizer.state_dict()
+    groups = [{key: value for key, value in group.items() if not callable(value)} for group in state["param_groups"]]
+    return {**state, "param_groups": groups}
+
+
+def _load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """The inverse of :func:`_optimizer_state`: what was not saved stays as it is."""
+    groups = zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True)
+    optimizer.load_state_dict({**state, "param_groups": [{**own, **saved} for own, saved in groups]})

@@ -16,6 +16,7 @@ from orthoptim_experiments.bench.scale.world import fake_world, parameters
 from orthoptim_experiments.cli import commands
 from tests.distributed.cases import Case as Placed
 from tests.distributed.cases import place, start, target
+from tests.orthoptim_experiments.together import together
 
 # with 70 ranks their cuts are uneven, and some shards are empty
 TRANSFORMER = MODELS["0.1B"].layer()
@@ -88,7 +89,7 @@ def test_layers_that_are_not_run_are_counted_as_if_they_were():
     assert figures.extra == pytest.approx(whole.extra, rel=0.01)
 
 
-def tally_of_a_step(rank, cases):
+def tally_of_a_step(cases):
     """What a rank of a real world says and allocates."""
     params = [torch.nn.Parameter(place(start(c, i, torch.float32), c)) for i, c in enumerate(cases)]
     optimizer = oo.POGO(params, lr=0.1)
@@ -100,10 +101,10 @@ def tally_of_a_step(rank, cases):
     return dict(tally.collectives), tally.sent, tally.received, tally.flops, tally.peak
 
 
-def test_a_fake_world_says_what_a_real_one_does(four):
+def test_a_fake_world_says_what_a_real_one_does():
     layer = [(64, 64), (64, 64), (256, 64), (64, 256), (4, 512), (512, 4)]
     cases = [Placed(shape, (4,), "0") for shape in layer]
-    for rank, (collectives, sent, received, flops, peak) in enumerate(four.run(tally_of_a_step, cases)):
+    for rank, (collectives, sent, received, flops, peak) in enumerate(together(4, tally_of_a_step, cases)):
         _, figures, _ = study.measure("orthoptim", Case(layer, 1, "first dim", 4), rank)
         assert figures.collectives == collectives
         assert (figures.sent, figures.received, figures.flops) == (sent, received, flops)

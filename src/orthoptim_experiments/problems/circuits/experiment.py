@@ -56,24 +56,10 @@ TINY_SIZES = PAPER_SIZES | {
     "epochs": 4.0,
 }
 
-SETTINGS = {
-    "units": "K, the length of each node's output.",
-    "epochs": "Length of the training, at most.",
-    "batch_size": "Images of a batch.",
-    "train_images": "Train and validate on the first so many images.",
-    "evaluations": "Records in an epoch.",
-    "plateau": "Epochs without progress after which the learning rate is halved.",
-    "progress": "Gain of validation bpd that counts as progress.",
-    "patience": "Epochs without a gain of 0.001 bpd after which training has converged.",
-}
-
 
 class CircuitExperiment(Experiment):
     """What the experiments on circuits share."""
 
-    settings: ClassVar = SETTINGS
-    needs_data = True
-    parallel = True
     panels = (Panel("time", "bpd", start=False), Panel("time", "abs_log_z", log_y=True), Panel("time", "distance"))
     columns = ("bpd", "test_bpd", "log_z", "distance", "max_distance")
 

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 import orthoptim as oo
+from orthoptim.tensors import full
 from orthoptim_experiments.harness import ranks, sharding
 from orthoptim_experiments.harness.experiment import (
     Config,
     Outcome,
     Problem,
     left_manifold,
-    load_optimizer_state,
-    optimizer_state,
 )
 from orthoptim_experiments.problems.circuits.model import SquaredUnitaryCircuit
 from orthoptim_experiments.problems.circuits.pictures import draw_inpaintings, draw_samples
@@ -161,7 +160,7 @@ class CircuitTraining(Problem):
     def distances(self) -> Tensor:
         """‖XXᴴ − I‖_F of every matrix; computed once for a step."""
         if self._measured[0] != self.step:
-            found = torch.cat([sharding.whole(oo.distance(each, side="rows")).flatten() for each in self.parameters()])
+            found = torch.cat([full(oo.distance(each, side="rows")).flatten() for each in self.parameters()])
             self._measured = (self.step, found)
         return self._measured[1]
 
@@ -175,7 +174,7 @@ class CircuitTraining(Problem):
         """See :meth:`Problem.pictures`: samples, and completions of test images."""
         if not (self.draw and math.isfinite(self.log_z())):
             return {}
-        state = sharding.whole(self.model.state_dict())
+        state = sharding.full_state(self.model, [])["model"]
         if not ranks.is_first():
             return {}
         with torch.device("meta"):
@@ -191,8 +190,7 @@ class CircuitTraining(Problem):
         """See :meth:`Problem.state_dict`."""
         return {
             "step": self.step,
-            "model": sharding.whole(self.model.state_dict()),
-            "optimizer": sharding.whole(optimizer_state(self.optimizer)),
+            **sharding.full_state(self.model, [self.optimizer]),
             "loader": self.loader.state_dict(),
             "schedule": self.schedule.state_dict(),
             "measured": (self._last_loss, self._sum, self._batches),
@@ -201,8 +199,7 @@ class CircuitTraining(Problem):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :meth:`Problem.load_state_dict`."""
         self.step = state["step"]
-        sharding.load_model_state(self.model, state["model"])
-        load_optimizer_state(self.optimizer, sharding.split_optimizer_state(self.optimizer, state["optimizer"]))
+        sharding.load_full_state(self.model, [self.optimizer], state)
         self.loader.load_state_dict(state["loader"])
         self.schedule.load_state_dict(state["schedule"])
         self._last_loss, self._sum, self._batches = state["measured"]

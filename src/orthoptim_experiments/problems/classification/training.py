@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import orthoptim as oo
+from orthoptim.tensors import full
 from orthoptim.views import matrix_shape
 from orthoptim_experiments.harness import ranks, sharding
 from orthoptim_experiments.harness.clock import synchronize
-from orthoptim_experiments.harness.experiment import Config, Outcome, Problem, load_optimizer_state, optimizer_state
+from orthoptim_experiments.harness.experiment import Config, Outcome, Problem
 from orthoptim_experiments.problems.datasets import BatchLoader, Images, derive_seed, load, normalize
 
 TEST_BATCH = 500
@@ -167,8 +168,7 @@ class Training(Problem):
         """See :meth:`Problem.state_dict`."""
         return {
             "step": self.step,
-            "model": sharding.whole(self.model.state_dict()),
-            "optimizers": [sharding.whole(optimizer_state(optimizer)) for optimizer in self.optimizers],
+            **sharding.full_state(self.model, self.optimizers),
             "loader": self.loader.state_dict(),
             "measured": self._since.state_dict(),
         }
@@ -176,9 +176,7 @@ class Training(Problem):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :meth:`Problem.load_state_dict`."""
         self.step = state["step"]
-        sharding.load_model_state(self.model, state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            load_optimizer_state(optimizer, sharding.split_optimizer_state(optimizer, saved))
+        sharding.load_full_state(self.model, self.optimizers, state)
         self.loader.load_state_dict(state["loader"])
         self._since = _Measured(**state["measured"])
 
@@ -186,7 +184,7 @@ class Training(Problem):
         if not self.constrained:
             return {}
         normed = [
-            sharding.whole(oo.distance(param, view=group["view"])).flatten()
+            full(oo.distance(param, view=group["view"])).flatten()
             / matrix_shape(param.shape, group["view"], "auto")[1] ** 0.5
             for group in self.parameters()
             for _, param in group["params"]

@@ -198,16 +198,6 @@ With --nproc, batch normalisation is over the whole batch, whichever processes i
         "none": "no constraint, Adam alone",
     }
     variant_option = "constraint"
-    settings: ClassVar = {
-        "epochs": "Length of the training.",
-        "widths": "Channels of the three groups, as 64,256,256.",
-        "batch_size": "Images of a batch.",
-        "train_images": "Train on the first so many images.",
-        "init": "project (the network's own start, projected), random, or auto: project filters, random kernels.",
-        "amp": "Forward pass in bfloat16; weights stay float32.",
-    }
-    needs_data = True
-    parallel = True
     default_methods = (*PAPER, "Adam")
     panels = shown.PANELS
     columns = shown.COLUMNS

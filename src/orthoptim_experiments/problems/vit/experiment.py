@@ -104,15 +104,6 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
         ),
         "paper": Scale("as in the paper", seeds=5, sizes=PAPER_SIZES),
     }
-    settings: ClassVar = {
-        "epochs": "Length of the training.",
-        "dim": "Dimension of the tokens, and of the orthogonal matrices; a multiple of the heads.",
-        "depth": "Number of blocks.",
-        "batch_size": "Images of a batch.",
-        "train_images": "Train on the first so many images.",
-        "amp": "Forward pass in bfloat16; weights stay float32.",
-    }
-    needs_data = True
     dtypes = ("float32",)
     default_methods = (*PAPER, "Adam")
     panels = shown.PANELS
