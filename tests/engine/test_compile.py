@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler
 import orthoptim as oo
 from orthoptim import stiefel
 from orthoptim.bench.measure import extra_bytes
-from orthoptim.optim import compiling
+from orthoptim.engine import compiling
 from orthoptim.stiefel import cost
 from tests.conformance.methods import clones, point, set_gradients, steps
 

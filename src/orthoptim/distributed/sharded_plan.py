@@ -104,7 +104,7 @@ class Plans:
         )
 
     def _by_columns(self, group: Mapping[str, Any]) -> bool:
-        return Base.named(group["base"]).entrywise and self._optimizer.steps_columns(group)
+        return not Base.named(group["base"]).whole_matrix and self._optimizer.steps_columns(group)
 
     def _make(self) -> None:
         self._plans, self._frozen = [], []
