@@ -51,6 +51,10 @@ def is_orthogonal(tensor: Tensor, *, view: View = "matrix", side: Side = "auto",
         >>> is_orthogonal(torch.eye(3)), is_orthogonal(torch.ones(3, 3))
         (True, False)
     """
+    try:
+        check_values(tensor)
+    except ValueError as error:
+        raise ValueError(f"the tensor {error}") from None
     p = matrix_shape(tensor.shape, view, side)[1]
     limit = rounding(tensor.dtype, p) if tol is None else tol
     return bool((distance(tensor, view=view, side=side) <= limit).all())
