@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orthoptim as oo
-from orthoptim.base import Base, Direction
+from orthoptim.base import Base
 from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.state import lay_together, together
 from orthoptim.stiefel import cost_model
@@ -150,8 +150,8 @@ def test_a_buffer_may_take_over_that_of_another_name():
             return {"last": "entries", "before": "entries"}
 
         @staticmethod
-        def direction(x, grad, statistic, state, t, **hyperparameters):
-            return Direction(grad), {"last": grad, "before": state["last"]}
+        def advance(grad, state, t, **hyperparameters):
+            return grad, {"last": grad, "before": state["last"]}
 
     try:
         params = parameters(2, 4, 8)

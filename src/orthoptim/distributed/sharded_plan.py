@@ -117,7 +117,7 @@ def _form(rule: UpdateRule, layout: Layout, strategy: str) -> str:
 
 
 def _by_columns(rule: UpdateRule) -> bool:
-    return rule.base.entrywise and bool(rule.method.steps_columns(rule.group))
+    return not rule.base.whole_matrix and bool(rule.method.steps_columns(rule.group))
 
 
 def _key(rule: UpdateRule) -> tuple[Any, ...]:
