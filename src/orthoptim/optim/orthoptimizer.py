@@ -496,12 +496,12 @@ class Orthoptimizer(Optimizer):
         view = View.of(rule.group["view"])
         if not view.is_divided:
             return []
-        view_of: dict[int, View] = {}
-        for param in filter(is_dtensor, rule.group["params"]):
-            from orthoptim.distributed.layout import local_view
+        sharded = {id(local_part(param)): param for param in filter(is_dtensor, rule.group["params"])}
+        if not sharded:
+            return [view] * len(params)
+        from orthoptim.distributed.layout import local_view
 
-            view_of[id(local_part(param))] = local_view(param, view)
-        return [view_of.get(id(param), view) for param in params]
+        return [local_view(sharded[id(param)], view) if id(param) in sharded else view for param in params]
 
     def _shown_plan(self, rule: UpdateRule, sharded: "GroupPlan | None") -> LocalPlan:
         """The plan of the last step, or that of a step in which every parameter has a gradient."""
