@@ -107,6 +107,7 @@ def test_rest_is_a_dict_or_none(rest):
     [
         ({"weigth_decay": 0.1}, "group 1: unknown option 'weigth_decay'; did you mean 'weight_decay'?"),
         ({"learning_rate": 0.1}, "group 1: unknown option 'learning_rate'; did you mean 'lr'?"),
+        ({"LR": 0.1}, "group 1: unknown option 'LR'; did you mean 'lr'?"),
         ({"wd": 0.1}, "group 1: unknown option 'wd'; did you mean 'weight_decay'?"),
         ({"momentum": 0.9}, "group 1: 'momentum' is not an option of algorithm 'adamw'"),
         ({"algorithm": "sgd", "betas": (0.9, 0.9)}, "group 1: 'betas' is not an option of algorithm 'sgd'"),

@@ -186,6 +186,8 @@ def test_dtypes_without_arithmetic_are_refused(dtype, init):
 def test_a_tensor_without_values_is_refused(init):
     with pytest.raises(ValueError, match=r"is on the meta device and has no values: give it memory first"):
         oo.orthogonalize_(torch.empty(3, 3, device="meta"), init=init)
+    with pytest.raises(ValueError, match=r"the tensor is on the meta device and has no values"):
+        oo.is_orthogonal(torch.empty(3, 3, device="meta"))
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 5), (2, 0, 5, 3), (0, 4, 3, 3)])

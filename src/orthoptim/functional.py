@@ -3,13 +3,13 @@
 All take plain tensors and DTensors. For a DTensor they are collective: every rank of its mesh must call them.
 """
 
-from types import ModuleType
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from orthoptim import stiefel
+from orthoptim.distributed import dtensor_ops
 from orthoptim.groups import Patterns, check_views, match
 from orthoptim.literals import INITS, Init
 from orthoptim.precision import full_precision
@@ -37,9 +37,9 @@ def distance(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto") 
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
     seen = View.of(view)
-    with full_precision(tensor):
+    with full_precision(tensor.device):
         if is_dtensor(tensor):
-            distances: Tensor = dtensor_ops().distance(tensor, seen, side)
+            distances: Tensor = dtensor_ops.distance(tensor, seen, side)
             return distances
         return seen.join_values([stiefel.distance(x) for x in _matrices(tensor, seen, side)])
 
@@ -52,6 +52,10 @@ def is_orthogonal(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "au
         >>> is_orthogonal(torch.eye(3)), is_orthogonal(torch.ones(3, 3))
         (True, False)
     """
+    try:
+        check_values(tensor)
+    except ValueError as error:
+        raise ValueError(f"the tensor {error}") from None
     distances = distance(tensor, view=view, side=side)
     parts = View.of(view).parts(tensor.shape, side)
     limits = [rounding(tensor.dtype, part.p) if tol is None else tol for part in parts]
@@ -100,15 +104,15 @@ RANK_DEFICIENT = (
 @torch.no_grad()
 def project_counting_(tensor: Tensor, view: View, side: str) -> int:
     """:func:`project_` without its checks; returns how many matrices do not have full rank, up to rounding."""
-    with full_precision(tensor):
+    with full_precision(tensor.device):
         if is_dtensor(tensor):
-            matrices: list[Tensor] = dtensor_ops().whole_matrices(tensor, view, side)
+            matrices: list[Tensor] = dtensor_ops.whole_matrices(tensor, view, side)
         else:
             matrices = _matrices(tensor, view, side)
         nearest = [stiefel.nearest(y) for y in matrices]
         deficient = sum(_count_deficient(y, x) for y, x in zip(matrices, nearest, strict=True))
         if is_dtensor(tensor):
-            dtensor_ops().write_matrices_(tensor, nearest, view, side)
+            dtensor_ops.write_matrices_(tensor, nearest, view, side)
         else:
             tensor.copy_(view.from_matrices(nearest, tensor.shape, side))
     return deficient
@@ -127,7 +131,7 @@ def _count_deficient(y: Tensor, nearest: Tensor) -> int:
 def is_finite(tensor: Tensor) -> bool:
     """Whether all entries are finite, on all ranks that share the tensor."""
     if is_dtensor(tensor):
-        return bool(dtensor_ops().is_finite(tensor))
+        return bool(dtensor_ops.is_finite(tensor))
     return bool(torch.isfinite(tensor).all())
 
 
@@ -205,9 +209,9 @@ def _orthogonalize_module_(
 
 
 def _randomize_(tensor: Tensor, view: View, side: str, generator: torch.Generator | None) -> None:
-    with full_precision(tensor):
+    with full_precision(tensor.device):
         if is_dtensor(tensor):
-            dtensor_ops().randomize_(tensor, view, side, generator)
+            dtensor_ops.randomize_(tensor, view, side, generator)
             return
         dtype, device = compute_dtype(tensor.dtype), tensor.device
         drawn = [
@@ -215,10 +219,3 @@ def _randomize_(tensor: Tensor, view: View, side: str, generator: torch.Generato
             for part in view.parts(tensor.shape, side)
         ]
     tensor.copy_(view.from_matrices(drawn, tensor.shape, side))
-
-
-def dtensor_ops() -> ModuleType:
-    """The same functions for DTensors; imported only where there is one."""
-    from orthoptim.distributed import dtensor_ops
-
-    return dtensor_ops

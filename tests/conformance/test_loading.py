@@ -381,7 +381,7 @@ def test_check_state_dict_says_the_same_and_changes_nothing(make):
     opt.check_state_dict(source.state_dict())
     wrong = copy.deepcopy(source.state_dict())
     del wrong["state"][0]["num_updates"]
-    with pytest.raises(ValueError, match=r"no 'taken' for parameter 'first'"):
+    with pytest.raises(ValueError, match=r"no 'num_updates' for parameter 'first'"):
         opt.check_state_dict(wrong)
     unchanged(opt, before)
 

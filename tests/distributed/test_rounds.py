@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import orthoptim as oo
-from orthoptim.bench.scale import study
-from orthoptim.bench.scale.models import MODELS, Case
-from orthoptim.bench.scale.world import fake_world, parameters
 from orthoptim.distributed import rounds
+from orthoptim_experiments.bench.scale import study
+from orthoptim_experiments.bench.scale.models import MODELS, Case
+from orthoptim_experiments.bench.scale.world import fake_world, parameters
 from tests.distributed.cases import FOUR
 from tests.distributed.test_placements import ALL, DEFAULT, TOLERANCE, check, differences
 

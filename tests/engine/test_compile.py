@@ -8,9 +8,9 @@ from torch.optim import lr_scheduler
 
 import orthoptim as oo
 from orthoptim import stiefel
-from orthoptim.bench.measure import extra_bytes
 from orthoptim.engine import compiling
 from orthoptim.stiefel import cost_model
+from orthoptim_experiments.bench.measure import extra_bytes
 from tests.conformance.methods import clones, point, set_gradients, steps
 
 

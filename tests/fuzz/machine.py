@@ -19,6 +19,7 @@ TAKEN = "num_updates"
 _MODERATE_LR = 0.05
 _SQUARES_OVERFLOW = 1e18
 _RETRACTABLE = 100
+_OVERFLOWS = 1e35  # lr·|g|
 _LONG_LEAP = 1e12  # lr·|g| from which squares of squares leave the range of float32
 
 
@@ -289,7 +290,8 @@ class Machine:
         any_length = group["base"] == "bb" or group.get("barzilai_borwein", False)
         if promise is not None and not any_length:
             # X − ηD of one long direction has no full rank in its precision, and no retraction: Cholesky squares it
-            return ~record.kept | (leap > (_RETRACTABLE if group["algorithm"] == "rgd" else _LONG_LEAP))
+            longest = {"rgd": _RETRACTABLE, "landingpc": _OVERFLOWS}.get(group["algorithm"], _LONG_LEAP)
+            return ~record.kept | (leap > longest)
         value, state = before[place]
         far = distances(matrices_of(state.get("master", value), group)) > 0.1
         return ~record.kept | far | (leap > 0.01) | torch.tensor(any_length)

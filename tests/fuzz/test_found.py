@@ -86,6 +86,21 @@ def test_landingpc_projects_whatever_is_far(lr, coupled):
     replay(begin, [step("tangent"), step("noise_1e6", seed=1), step("almost_normal_1e10", seed=2)])
 
 
+@pytest.mark.parametrize("coupled", [True, False])
+@pytest.mark.parametrize("lr", [1e6, 1e9, 1e12])
+@pytest.mark.parametrize("shape", [(2, 2, 3, 3), (4, 5, 5), (2, 7, 6)])
+def test_landingpc_steps_however_long_its_leap(shape, lr, coupled):
+    """That of a square matrix of odd size has no full rank: X was lost in the rounding of X − leap."""
+    begin = start("landingpc", *shape, lr=lr, options={"coupled": coupled, "lam": 0.1})
+    replay(begin, [step("tangent"), step("noise_1e-20", seed=1), step("tangent_1e3", seed=2)])
+
+
+def test_landingpc_beside_a_poisoned_parameter():
+    """Fewer matrices are projected then; the last bits of a decomposition depend on where in memory it is done."""
+    begin = Start("landingpc", (Group(((5, 8, 7), (5, 8, 7)), lr=1.0, identity=True),), seed=740307610)
+    replay(begin, [Step((Gradient(("minus_inf",)), Gradient(("huge",))), 102046480)])
+
+
 def test_landingpc_after_barzilai_borwein_found_nothing_to_go_by():
     begin = start("landingpc", 5, 8, 5, lr=1.0, base="bb", identity=True, options={"lam": 0.1})
     replay(begin, [step("point"), step("noise_1e-6", seed=1)])

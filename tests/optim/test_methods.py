@@ -12,7 +12,7 @@ import orthoptim as oo
 from orthoptim import stiefel
 from orthoptim.base import Direction
 from orthoptim.stiefel import draws
-from tests.conformance.methods import point, set_gradients
+from tests.conformance.methods import point, set_gradients, steps
 from tests.optim import oracles
 from tests.problems import iterations, pca, procrustes
 
@@ -537,8 +537,6 @@ RETURN = {
     "slpg": lambda x: oo.SLPG(x, 0.05),
     "slpg-bb": lambda x: oo.SLPG(x, 1.0, barzilai_borwein=True),
 }
-# which of its counters shows it: those of RGD do not, as any step brings it back
-COUNTER = {"rgd": None, "rsdm": "rescued", "landing": "rescued", "landingpc": "clipped", "slpg": "rescued"}
 
 
 def written(name, shape, changes, steps):
@@ -564,11 +562,9 @@ def test_scaled_matrices_come_back(name, shape):
     scalings = [lambda x, factor=factor: factor * x for factor in (3, 1e3, 0.01)]
     param, opt = written(name, shape, scalings, 100)
     assert oo.distance(param).max() < 1e-3
-    counter = COUNTER[name.split("-")[0]]
-    if counter is not None:
-        counts = opt.state[param][counter].tolist()
-        assert min(counts[1:-1]) > 0
-        assert counts[0] == counts[-1] == 0
+    counts = opt.state[param]["rescued"].tolist()
+    assert min(counts[1:-1]) > 0
+    assert counts[0] == counts[-1] == 0
     assert opt.drift()[0].skipped == 0
 
 
@@ -583,6 +579,35 @@ def test_a_matrix_without_full_rank_stays_finite_and_is_counted_or_leaves_by_its
         assert distance[1] > 1  # as documented: its size is right, and nobody looks at more
     else:
         assert distance[1] < 1e-3 or skipped + int(state["rescued"][1]) > 0
+
+
+@pytest.mark.parametrize("change", [lambda x: 3 * x, torch.zeros_like], ids=["scaled", "zero"])
+@pytest.mark.parametrize("name", RETURN)
+def test_a_matrix_that_was_written_far_away_is_named_once(name, change):
+    params = [("left", point(3, 4, 6)), ("right", point(3, 4, 6, seed=1))]
+    opt = RETURN[name](params)
+    with torch.no_grad():
+        params[1][1][2] = change(params[1][1][2])
+    with pytest.warns(UserWarning, match=r"'right' \(3×4×6\) was far from orthonormal \(1 of 3 matrices\)") as caught:
+        steps(opt, [param for _, param in params], 3)
+    assert len(caught) == 1
+    assert opt.drift()[0].skipped == (3 if change is torch.zeros_like else 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(100, 1, 2), (100, 2, 2), (20, 3, 3), (64, 64)])
+@pytest.mark.parametrize("name", [*RETURN, "landing-narrow", "landingpc-narrow"])
+def test_rounding_to_half_precision_is_not_taken_for_a_matrix_that_was_written(name, shape, dtype, recwarn):
+    narrow = {
+        "landing-narrow": lambda x: oo.Landing(x, 0.1, eps=1e-3),
+        "landingpc-narrow": lambda x: oo.LandingPC(x, 0.005, tau=1e-3),
+    }
+    param = torch.nn.Parameter(point(*shape).detach().to(dtype))
+    opt = (RETURN | narrow)[name]([param])
+    set_gradients([param], scale=0.1)
+    opt.step()
+    assert not recwarn
+    assert opt.drift()[0].rescued == opt.drift()[0].skipped == 0
 
 
 def test_without_a_projection_landingpc_does_not_bring_a_matrix_back_but_stays_finite():

@@ -108,6 +108,15 @@ def test_those_selected_are_projected_and_the_others_left_alone(dtype):
     assert stiefel.project_where(torch.zeros_like(mask), x) is x
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("shape", [(5, 5), (7, 8), (3, 3), (16, 16)])
+def test_which_others_are_projected_does_not_show_in_a_bit(shape, dtype):
+    x = gaussian((50, *shape), dtype, 0)
+    every = stiefel.project_where(torch.ones(50, dtype=torch.bool), x)
+    for mask in (torch.arange(50) >= 1, torch.arange(50) % 3 == 2, torch.arange(50) == 49):
+        assert torch.equal(stiefel.project_where(mask, x)[mask], every[mask])
+
+
 @pytest.mark.parametrize("dtype", DOUBLE)
 def test_projected_columns_are_those_of_the_projection(dtype):
     x = gaussian((3, 4, 6), dtype, 0)

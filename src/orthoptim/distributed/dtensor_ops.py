@@ -1,17 +1,23 @@
 """Looking at and changing the matrices of a DTensor outside of a step: one parameter after another, gathered."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Placement, Replicate
 
 from orthoptim import stiefel
 from orthoptim.distributed.layout import batch_placements, cutting_dims, local_parts
 from orthoptim.distributed.measurements import Measure, largest, measure_sharded
+from orthoptim.distributed.torch_dtensor import from_local, replicate
 from orthoptim.tensors import compute_dtype
 from orthoptim.views import View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Placement
 
 
 def whole_matrices(tensor: DTensor, view: View, side: str) -> list[Tensor]:
@@ -27,9 +33,7 @@ def write_matrices_(tensor: DTensor, matrices: Sequence[Tensor], view: View, sid
     local = torch.empty_like(uncut.to_local(), memory_format=torch.contiguous_format)
     for part, x in zip(local_parts(uncut, view, side), matrices, strict=True):
         part.write_(local, x)
-    whole = DTensor.from_local(
-        local, tensor.device_mesh, uncut.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-    )
+    whole = from_local(local, tensor.device_mesh, uncut.placements, shape=tensor.shape, stride=tensor.stride())
     tensor.to_local().copy_(whole.redistribute(placements=tensor.placements).to_local())
 
 
@@ -42,12 +46,12 @@ def measure(tensor: DTensor, view: View, side: str, value_of: Measure) -> Tensor
     """What ``value_of`` says of each matrix, those of all ranks on all ranks."""
     (values,) = measure_sharded([tensor], view, side, value_of)
     placements = batch_placements(tensor, view)
-    if all(isinstance(placement, Replicate) for placement in placements):
+    if all(placement.is_replicate() for placement in placements):
         return values
     batch = view.batch_shape(tensor.shape)
     stride = torch.empty(batch, device="meta").stride()
     mesh = tensor.device_mesh
-    return DTensor.from_local(values, mesh, placements, run_check=False, shape=batch, stride=stride).full_tensor()
+    return from_local(values, mesh, placements, shape=batch, stride=stride).full_tensor()
 
 
 def max_distance(params: Sequence[DTensor], view: View, side: str) -> list[float]:
@@ -79,7 +83,7 @@ def randomize_(tensor: DTensor, view: View, side: str, generator: torch.Generato
         ranks = dist.get_process_group_ranks(mesh.get_group(dim))
         if len(ranks) > 1:
             dist.broadcast(full, _first(tensor, dim), group=mesh.get_group(dim))
-    everywhere = DTensor.from_local(full, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    everywhere = from_local(full, mesh, [replicate()] * mesh.ndim)
     tensor.to_local().copy_(everywhere.redistribute(placements=tensor.placements).to_local())
 
 
@@ -95,4 +99,4 @@ def _first(tensor: DTensor, dim: int) -> int:
 
 def _uncut(tensor: DTensor, view: View) -> list[Placement]:
     cutting = cutting_dims(tensor, view)
-    return [Replicate() if i in cutting else placement for i, placement in enumerate(tensor.placements)]
+    return [replicate() if i in cutting else placement for i, placement in enumerate(tensor.placements)]

@@ -1,16 +1,21 @@
 """Which pieces of its matrices each rank holds, read from the placements of a DTensor."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import product
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from orthoptim.distributed.torch_dtensor import replicate
 from orthoptim.views import Blocks, Part, View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Placement, Shard
 
 Index = slice | Tensor
 """The places of a piece along one side of a matrix."""
@@ -47,7 +52,7 @@ class Layout:
         return self.ranks.index(dist.get_rank())
 
     @cached_property
-    def stored(self) -> "Layout":
+    def stored(self) -> Layout:
         """The same of the matrices as the tensor holds them: rows are columns, where that is transposed.
 
         ShardedBucket travel so: to transpose them on the way costs more than all else that is done to them.
@@ -90,8 +95,8 @@ def length(index: Index, size: int) -> int:
 def sharded_dim(placement: Placement) -> int | None:
     """The dim of the tensor that a placement cuts, evenly or in strides."""
     # torch's own placement for cuts in strides is a Shard in some versions, and not in others
-    cuts = isinstance(placement, Shard) or hasattr(placement, "split_factor")
-    return int(cast(Shard, placement).dim) if cuts else None
+    cuts = placement.is_shard() or hasattr(placement, "split_factor")
+    return int(cast("Shard", placement).dim) if cuts else None
 
 
 def cutting_dims(param: DTensor, view: View) -> list[int]:
@@ -111,7 +116,7 @@ def batch_placements(param: DTensor, view: View) -> list[Placement]:
     batch = _batch_dims(param, view)
     dims = [sharded_dim(placement) for placement in param.placements]
     return [
-        _cut_of(placement, batch[dim]) if dim is not None and dim in batch else Replicate()
+        _cut_of(placement, batch[dim]) if dim is not None and dim in batch else replicate()
         for placement, dim in zip(param.placements, dims, strict=True)
     ]
 
@@ -169,7 +174,7 @@ def make_segments(param: DTensor, view: View, side: str) -> list[Segment]:
         ValueError: for placements that are neither replicated nor sharded.
     """
     mesh, shape = param.device_mesh, param.shape
-    if any(isinstance(placement, Partial) for placement in param.placements):
+    if any(placement.is_partial() for placement in param.placements):
         raise ValueError(f"has placements {param.placements}: a parameter that is a pending sum cannot be orthogonal")
     coordinate = mesh.get_coordinate()
     assert coordinate is not None
@@ -292,7 +297,7 @@ def _places(param: DTensor, dim: int, length: int) -> tuple[list[int], dict[tupl
 def _cut_of(placement: Placement, dim: int) -> Shard:
     """The same cut along another dim."""
     strides = {"split_factor": placement.split_factor} if hasattr(placement, "split_factor") else {}
-    return cast(type[Shard], type(placement))(dim, **strides)
+    return cast("type[Shard]", type(placement))(dim, **strides)
 
 
 def _compact(index: Tensor) -> Index:

@@ -1,12 +1,13 @@
 """Measuring all matrices of many DTensors with two collectives of a round, however many there are."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.collectives import BACK, OUT, AllToAll, Job, Steps, run
 from orthoptim.distributed.handshake import meshes
@@ -16,6 +17,9 @@ from orthoptim.distributed.rounds import make_rounds
 from orthoptim.distributed.sharded_buckets import ShardedBucket, assemble, make_sharded_buckets
 from orthoptim.tensors import compute_dtype, real_dtype
 from orthoptim.views import View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 Measure = Callable[[Tensor], Tensor]
 """A real number for each of the matrices (B, p, n)."""

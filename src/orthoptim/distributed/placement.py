@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+import torch.distributed as dist
 from torch import Tensor
 
+from orthoptim.distributed.torch_dtensor import shard
 from orthoptim.views import Side, View, ViewLike
 
 if TYPE_CHECKING:
@@ -32,9 +34,6 @@ def long_dim_placement(
         >>> long_dim_placement(torch.empty(64, 511), world_size=4) is None
         True
     """
-    import torch.distributed as dist
-    from torch.distributed.tensor import Shard
-
     seen = View.of(view)
     if param.ndim < 2 or (seen.name == "kernels" and param.ndim < 3):
         return None
@@ -42,9 +41,9 @@ def long_dim_placement(
     part, *others = seen.parts(param.shape, side)
     leading = seen.leading_dims(param.ndim)
     if leading and part.batch.numel() > 1 and part.batch[0] >= world:
-        return Shard(0)
+        return shard(0)
     if part.blocks is not None and not others and part.blocks.count % world == 0:  # blocks of one size
-        return Shard(part.blocks.dim)
+        return shard(part.blocks.dim)
     rows, *columns = seen.matrix_dims(param.ndim)
     dim = rows if part.transposed else columns[0]
-    return Shard(dim) if dim == 0 or param.shape[dim] % world == 0 else None
+    return shard(dim) if dim == 0 or param.shape[dim] % world == 0 else None

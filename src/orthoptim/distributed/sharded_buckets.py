@@ -1,13 +1,14 @@
 """The pieces that this rank holds of like matrices, as one batch."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.choice import assign
 from orthoptim.distributed.layout import Index, Layout, is_cut, make_segments
@@ -15,6 +16,9 @@ from orthoptim.distributed.process_groups import process_group
 from orthoptim.engine.buckets import copy_all_
 from orthoptim.tensors import compute_dtype
 from orthoptim.views import Blocks, View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +53,7 @@ class ShardedBucket:
     group: int = 0
     names: tuple[str, ...] = ()
     form: str = ""
-    blocks: list["ShardedBucket"] = field(default_factory=list)
+    blocks: list[ShardedBucket] = field(default_factory=list)
     region: Blocks | None = None
     counts_steps: bool = True
 

@@ -1,20 +1,26 @@
 """The plan of a sharded step: which DTensors are whole on this rank, and buckets of those whose matrices are cut."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
 from orthoptim.distributed.choice import choose
-from orthoptim.distributed.layout import Layout
+from orthoptim.distributed.layout import Layout, local_view
 from orthoptim.distributed.rounds import make_rounds
 from orthoptim.distributed.sharded_buckets import ShardedBucket, make_sharded_buckets
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel import FORMS
+from orthoptim.tensors import is_dtensor, local_part
 from orthoptim.views import View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,10 @@ class GroupPlan:
     local: list[int]
     sharded: list[ShardedBucket]
 
+    def local_parts(self) -> list[Tensor]:
+        """What this rank holds of the parameters whose matrices are whole here."""
+        return [local_part(self.params[i]) for i in self.local]
+
 
 class ShardedPlan:
     """The plans of the param groups that have DTensors; made again when these change.
@@ -44,11 +54,13 @@ class ShardedPlan:
     Attributes:
         groups: the plans by index of the group.
         rounds: parts of the buckets whose matrices are cut, in the order of the step.
+        local_views: for the local part of a parameter that a view divides, by ``id``, the view of that part.
     """
 
     def __init__(self) -> None:
         self.groups: dict[int, GroupPlan] = {}
         self.rounds: list[list[ShardedBucket]] = []
+        self.local_views: dict[int, View] = {}
         self._key: list[Any] = []
         self._frozen: list[DTensor] = []
 
@@ -63,13 +75,17 @@ class ShardedPlan:
             self._key = key
 
     def _make(self, rules: Sequence[UpdateRule]) -> None:
-        self.groups, self._frozen = {}, []
+        self.groups, self.local_views, self._frozen = {}, {}, []
         for rule in rules:
-            sharded = [i for i, param in enumerate(rule.group["params"]) if isinstance(param, DTensor)]
+            sharded = [i for i, param in enumerate(rule.group["params"]) if is_dtensor(param)]
             self._frozen.extend(param for i in sharded if not (param := rule.group["params"][i]).requires_grad)
             positions = [i for i in sharded if rule.group["params"][i].requires_grad]
             if positions:
-                self.groups[rule.index] = _plan_group(rule, positions)
+                plan = self.groups[rule.index] = _plan_group(rule, positions)
+                view = View.of(rule.group["view"])
+                if view.is_divided:
+                    whole = [plan.params[i] for i in plan.local if local_part(plan.params[i]).numel()]
+                    self.local_views |= {id(local_part(param)): local_view(param, view) for param in whole}
         buckets = {bucket.layout: bucket for plan in self.groups.values() for bucket in plan.sharded}
         self.rounds = make_rounds(list(buckets.values()))
         for part in (part for parts in self.rounds for part in parts):

@@ -1,13 +1,14 @@
 """The step of parameters that are DTensors."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed import strategies
 from orthoptim.distributed.collectives import Job, Steps, run
@@ -17,7 +18,10 @@ from orthoptim.distributed.sharded_plan import GroupPlan, ShardedPlan
 from orthoptim.distributed.sharded_state import init_state, local_values
 from orthoptim.distributed.stacked_state import StackedState
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.tensors import local_part, real_dtype
+from orthoptim.tensors import is_dtensor, local_part, real_dtype
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 class LocalWork(NamedTuple):
@@ -191,7 +195,7 @@ def _local_gradient(param: DTensor) -> Tensor | None:
     grad = param.grad
     if grad is None:
         return None
-    assert isinstance(grad, DTensor)
+    assert is_dtensor(grad)
     ours, theirs = param._spec, grad._spec
     if theirs is not ours and theirs.placements != ours.placements:  # such as a pending sum
         grad = grad.redistribute(placements=param.placements)

@@ -61,7 +61,7 @@ class Method(NamedTuple):
             self.hyperparameters,
             self.kinds,
             self.algorithm.decomposes,
-            gradient=self.algorithm._gradient(group),
+            gradient=self.algorithm.gradient if self.algorithm.replaces_gradient(group) else None,
         )
 
 

@@ -130,6 +130,8 @@ class LocalPlan:
         views: the views that divide them; none, where these do not.
 
     Attributes:
+        buckets: what a step works through.
+        devices: where they are.
         division: the parts of the parameters.
     """
 
@@ -155,8 +157,9 @@ class LocalPlan:
             )
             for bucket in buckets
         ]
-        self._options = rule.options
+        self.devices = {bucket.device for bucket in buckets}
         self.params = params
+        self._options = rule.options
         self._kinds = list(map(_kind, params))
         self._states = _flat(states)
 

@@ -117,8 +117,7 @@ class BlockStep:
         """``advance``, compiled; whether matrices were rescued is seen in their counters."""
         if not _can_look(x):
             return self._advance_compiled(x, grad, state, lr, largest)
-        # a sum in int32: torch would first make a copy in int64, which takes memory
-        before = int(state["rescued"].sum(dtype=torch.int32))
+        before = int(state["rescued"].sum(dtype=torch.int32))  # by default it is copied to int64 first
         new_x, new_state = self._advance_compiled(x, grad, state, lr, largest)
         if int(new_state["rescued"].sum(dtype=torch.int32)) != before:
             self.rescued = new_state["rescued"] > 0

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from orthoptim import stiefel
+from orthoptim.distributed import dtensor_ops
+from orthoptim.distributed.layout import cutting_dims
 from orthoptim.engine.naming import named, parameter_name
-from orthoptim.functional import dtensor_ops, rounding
+from orthoptim.functional import rounding
 from orthoptim.optim.keywords import NORM_IS_FIXED
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
@@ -111,7 +113,7 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
     view, side = View.of(group["view"]), group["side"]
     repairs: list[tuple[Tensor, list[Tensor]]] = []
     sharded = [param for param in group["params"] if is_dtensor(param) and has_values(param)]
-    distances = dtensor_ops().max_distance(sharded, view, side) if sharded else []
+    distances = dtensor_ops.max_distance(sharded, view, side) if sharded else []
     far_sharded: dict[Tensor, float] = dict(zip(sharded, distances, strict=True))
     for name, param in named(group, label):
         if param.is_meta:
@@ -122,21 +124,21 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
         if not has_values(param) or param.numel() == 0:
             continue
         dtype = compute_dtype(param.dtype)
-        x = None if is_dtensor(param) else [each.to(dtype) for each in view.to_matrices(param.detach(), side)]
-        with full_precision(param):
-            far = far_sharded[param] if x is None else _largest([stiefel.distance(each) for each in x])
+        matrices = [] if is_dtensor(param) else view.to_matrices(param.detach().to(dtype), side)
+        with full_precision(param.device):
+            far = far_sharded[param] if is_dtensor(param) else _largest([stiefel.distance(x) for x in matrices])
         if not math.isfinite(far):
             raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
         if far <= rounding(param.dtype, max(part.p for part in view.parts(param.shape, side))):
             continue
-        if x is None and far > _ASSEMBLED and dtensor_ops().cutting_dims(param, view):
+        if is_dtensor(param) and far > _ASSEMBLED and cutting_dims(param, view):
             raise ValueError(
                 f"{name} is not orthonormal (distance {far:.3g}) when its shards are put together: ranks may have "
                 "initialised them with different seeds; call orthoptim.orthogonalize_ on it, with "
                 f"view={group['view']!r} and side={side!r}, before building the optimizer"
             )
         # the Frobenius norm bounds the spectral one, which is dearer
-        if far >= _REPAIRABLE and _spectral_distance(param, x, view, side) >= _REPAIRABLE:
+        if far >= _REPAIRABLE and _spectral_distance(param, matrices, view, side) >= _REPAIRABLE:
             raise ValueError(
                 f"{name} is not orthonormal (distance {far:.3g}): call orthoptim.orthogonalize_ on it, with "
                 f"view={group['view']!r} and side={side!r}, before building the optimizer"
@@ -146,15 +148,15 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
                 f"{name} was not orthonormal (distance {far:.3g}) and has been moved to the nearest point that is; "
                 "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)"
             )
-        with full_precision(param):
-            near = dtensor_ops().whole_matrices(param, view, side) if x is None else x
-            repairs.append((param, [stiefel.newton_schulz(each) for each in near]))
+        with full_precision(param.device):
+            near = dtensor_ops.whole_matrices(param, view, side) if is_dtensor(param) else matrices
+            repairs.append((param, [stiefel.newton_schulz(x) for x in near]))
     former = {param: param.detach().clone() for param, _ in repairs}
-    for param, x in repairs:
+    for param, matrices in repairs:
         if is_dtensor(param):
-            dtensor_ops().write_matrices_(param, x, view, side)
+            dtensor_ops.write_matrices_(param, matrices, view, side)
         else:
-            param.copy_(view.from_matrices(x, param.shape, side))
+            param.copy_(view.from_matrices(matrices, param.shape, side))
     return former
 
 
@@ -163,11 +165,11 @@ def _largest(values: Sequence[Tensor]) -> float:
     return float(torch.cat([value.reshape(-1) for value in values]).max())
 
 
-def _spectral_distance(param: Tensor, x: list[Tensor] | None, view: View, side: str) -> float:
+def _spectral_distance(param: Tensor, matrices: list[Tensor], view: View, side: str) -> float:
     """The largest ‖XXᴴ − I‖₂ of the matrices X of a parameter; of a DTensor, on any rank."""
-    if x is None:
-        return float(dtensor_ops().spectral_distance(param, view, side))
-    return _largest([torch.linalg.eigvalsh(stiefel.defect(each)).abs() for each in x])
+    if is_dtensor(param):
+        return dtensor_ops.spectral_distance(param, view, side)
+    return _largest([torch.linalg.eigvalsh(stiefel.defect(x)).abs() for x in matrices])
 
 
 def check_gradients(groups: list[dict[str, Any]]) -> None:

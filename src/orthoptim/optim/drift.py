@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orthoptim.distributed import dtensor_ops
 from orthoptim.engine.naming import common_name, names_of
 from orthoptim.engine.telemetry import Drift
-from orthoptim.functional import distance, dtensor_ops
+from orthoptim.functional import distance
 from orthoptim.precision import full_precision
 from orthoptim.tensors import compute_dtype, full, is_dtensor
 from orthoptim.views import View, ViewLike
@@ -56,9 +57,9 @@ def _counts(state: Mapping[str, Tensor]) -> tuple[int, int, int]:
 
 def _count_deficient(param: Tensor, view: ViewLike, side: str) -> int:
     """How many matrices do not have full rank; collective for a DTensor."""
-    with full_precision(param):
+    with full_precision(param.device):
         if is_dtensor(param):
-            found: Tensor = dtensor_ops().measure(param, view, side, _is_deficient)
+            found: Tensor = dtensor_ops.measure(param, View.of(view), side, _is_deficient)
         else:
             matrices = View.of(view).to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
             found = View.of(view).join_values([_is_deficient(x) for x in matrices])

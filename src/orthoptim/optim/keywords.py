@@ -68,6 +68,7 @@ def _refuse_misspelt(name: str, options: Collection[str], label: str) -> None:
 
 def _meant(name: str, options: Collection[str]) -> str | None:
     """The option that somebody may have meant."""
+    name = name.lower()
     if _ALIASES.get(name) in options:
         return _ALIASES[name]
     return next(iter(difflib.get_close_matches(name, options, n=1, cutoff=0.7)), None)

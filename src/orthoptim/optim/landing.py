@@ -14,6 +14,7 @@ from orthoptim.validation import check_choice, check_positive
 from orthoptim.views import Side, ViewLike
 
 _MARGIN = 1.01  # of the safe region, for rounding
+_ROUNDED = 0.1  # no orthonormal matrix of half precision is farther away than that
 
 
 class Landing(Orthoptimizer):
@@ -108,7 +109,7 @@ class Landing(Orthoptimizer):
         a = x @ x.mH
         c = stiefel.subtract_identity(a.clone())
         d = stiefel.norm(c)
-        far, pull = outside(c, d, group["eps"])
+        far, pull = ~(d <= _MARGIN * group["eps"]), pull_back(c)
         b = x @ g.mH
         if Landing.replaces_gradient(group):  # XS with S = 2 Skew(XᴴG) − Xᴴ Skew(GXᴴ)X; it is G where that is tangent
             left, inside = a, lam * c - b - a @ stiefel.skew(b.mH)
@@ -119,7 +120,8 @@ class Landing(Orthoptimizer):
         size, slope = stiefel.norm(field), first_order(field @ x.mH, c, lam)
         eta = safe_length(d, size, slope, lr, lam, group["eps"])
         eta = torch.where(far, 1, eta)
-        return Update(x - eta[:, None, None] * field, clipped=(eta != lr) & ~far, rescued=far)
+        new = x - eta[:, None, None] * field
+        return Update(new, clipped=(eta != lr) & ~far, rescued=outside(d, group["eps"]))
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
@@ -135,7 +137,7 @@ class Landing(Orthoptimizer):
         lam, factor = group["lam"] / unit, (0.5 / unit if scale is None else 0.5 * scale / unit)[:, None, None]
         c = stiefel.subtract_identity(a.clone())
         d = stiefel.norm(c)
-        far, pull = outside(c, d, group["eps"])
+        far, pull = ~(d <= _MARGIN * group["eps"]), pull_back(c)
         tangent = torch.where(far[:, None, None], 0, factor * a) @ g
         inside = lam[:, None, None] * c - factor * b
         field = torch.baddbmm(tangent, torch.where(far[:, None, None], pull / unit[:, None, None], inside), x)
@@ -144,7 +146,7 @@ class Landing(Orthoptimizer):
         eta = safe_length(d, size, slope, lr, group["lam"], group["eps"])
         eta = torch.where(far, 1, eta)
         new = x - (eta * unit)[:, None, None] * field
-        return Update(new, clipped=(eta != lr) & ~far, rescued=far), d + eta * size
+        return Update(new, clipped=(eta != lr) & ~far, rescued=outside(d, group["eps"])), d + eta * size
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -187,11 +189,20 @@ def first_order(cross: Tensor, c: Tensor, lam: float | Tensor) -> Tensor:
     return stiefel.norm(cross + cross.mH - 2 * lam * torch.baddbmm(c, c, c))
 
 
-def outside(c: Tensor, d: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Which matrices are outside of the safe region, as no step leads there, and P such that X − PX lands them."""
-    far = ~(d <= _MARGIN * eps)
+def outside(d: Tensor, eps: float) -> Tensor:
+    """Which matrices somebody wrote outside of the safe region: no step leads there, and no rounding to half precision.
+
+    Args:
+        d: distance; not a number where XXᴴ overflows.
+        eps: the radius of the region.
+    """
+    return ~(d <= max(_MARGIN * eps, _ROUNDED))
+
+
+def pull_back(c: Tensor) -> Tensor:
+    """P such that X − PX lands a matrix that is outside of the safe region."""
     q, _ = stiefel.land(c.clone(), stiefel.policy("safe"))
-    return far, -q
+    return -q
 
 
 def landing_field(x: Tensor, g: Tensor, lam: float) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.engine.step import Update
-from orthoptim.optim.landing import field_columns, landing_field
+from orthoptim.optim.landing import field_columns, landing_field, outside
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.validation import check_bool, check_positive
 from orthoptim.views import Side, ViewLike
@@ -23,8 +23,9 @@ class LandingPC(Orthoptimizer):
 
     This is a reconstruction from a description by its authors, not a port of their code: the field of :class:`Landing`
     with VAdam's direction, a fixed η, and a projection as the only safeguard. Feasible in the limit, if η is small. A
-    matrix that was written far from the manifold is projected by its next step (and counted as clipped), unless it has
-    no full rank: then it stays as it is and is counted as skipped. With ``tau=None`` nothing brings it back.
+    matrix that was written far from the manifold is projected by its next step and counted as rescued, unless it has no
+    full rank: then it stays as it is and is counted as skipped. With ``tau=None`` nothing brings it back. A leap so
+    long that X would be lost in its rounding is shortened before it is projected.
 
     Args:
         params: parameters, named parameters or param groups; every option below may also be set per group.
@@ -82,11 +83,13 @@ class LandingPC(Orthoptimizer):
     ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
         g, lam = direction.whole(), group["lam"]
-        x = x - lr * landing_field(x, g, lam)[0] if group["coupled"] else x - landing_field(x, lr * g, lam)[0]
+        field, distance = landing_field(x, g if group["coupled"] else lr * g, lam)
+        leap = lr * field if group["coupled"] else field
         if group["tau"] is None:
-            return Update(x)
+            return Update(x - leap)
+        x = x - _shortened(leap)
         far = ~(stiefel.distance(x) <= group["tau"])  # also where XXᴴ overflows
-        return Update(stiefel.project_where(far, x), clipped=far)
+        return Update(stiefel.project_where(far, x), clipped=far, rescued=outside(distance, group["tau"]))
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
@@ -99,17 +102,16 @@ class LandingPC(Orthoptimizer):
         (a, b), scale = yield [x @ x.mH, x @ g.mH]
         one = torch.ones(x.shape[0], dtype=lr.dtype, device=x.device)
         factor = one if scale is None else scale
-        if group["coupled"]:
-            x = x - lr * field_columns(x, g, a, b, group["lam"] * one, factor)[0]
-        else:
-            x = x - field_columns(x, g, a, b, group["lam"] * one, lr * factor)[0]
+        lam, factor = group["lam"] * one, factor if group["coupled"] else lr * factor
+        field, distance = field_columns(x, g, a, b, lam, factor)
+        x = x - (lr * field if group["coupled"] else field)
         (gram,), _ = yield [x @ x.mH]
         c = stiefel.subtract_identity(gram.clone())
         if group["tau"] is None:
             return Update(x), stiefel.witness(c, c)
         far = ~(stiefel.norm(c) <= group["tau"])
         x, witness = stiefel.project_columns_where(far, x, gram)
-        return Update(x, clipped=far), witness
+        return Update(x, clipped=far, rescued=outside(distance, group["tau"])), witness
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -118,3 +120,13 @@ class LandingPC(Orthoptimizer):
         check_bool("coupled", group["coupled"])
         if group["tau"] is not None:  # which never projects
             check_positive("tau", group["tau"])
+
+
+def _shortened(leap: Tensor) -> Tensor:
+    """Leaps of at most 1/(4√u) in the Frobenius norm.
+
+    Where a leap has no full rank, as that of real square matrices of odd size, the least singular value of X − leap is
+    that of X. Beyond this length it is lost in the rounding of X − leap, and there is no nearest point.
+    """
+    longest: float = 0.25 / torch.finfo(leap.dtype).eps ** 0.5
+    return leap * (longest / stiefel.norm(leap)).clamp_max(1)[:, None, None]

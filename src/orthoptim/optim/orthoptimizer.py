@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from copy import copy, deepcopy
-from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 import torch
 from torch import Tensor
@@ -13,13 +13,14 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.distributed.handshake import agreement
+from orthoptim.distributed.sharded_state import init_state
+from orthoptim.distributed.sharded_step import ShardedStep
+from orthoptim.engine.local_step import LocalStep
 from orthoptim.engine.memory import keep_freed_memory
-from orthoptim.engine.naming import names_of, parameter_name
-from orthoptim.engine.parts import count_steps
-from orthoptim.engine.plan import LocalPlan, Plan, describe
+from orthoptim.engine.plan import Plan, describe
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify
-from orthoptim.engine.step import BlockStep, Update
+from orthoptim.engine.step import Update
 from orthoptim.engine.telemetry import DriftTable
 from orthoptim.optim import checks, keywords, ordinary
 from orthoptim.optim.drift import drift_of
@@ -27,13 +28,8 @@ from orthoptim.optim.options import complete, flatten_base, group_defaults, hype
 from orthoptim.optim.resume import Loaded, read
 from orthoptim.precision import full_precision
 from orthoptim.stiefel import Sums, Table, Unrolled
-from orthoptim.tensors import compute_dtype, has_values, is_dtensor, local_part, real_dtype
-from orthoptim.user_warnings import warn_user
+from orthoptim.tensors import compute_dtype, has_values, is_dtensor
 from orthoptim.views import Side, View, ViewLike
-
-if TYPE_CHECKING:
-    from orthoptim.distributed.sharded_plan import GroupPlan
-    from orthoptim.distributed.sharded_step import ShardedStep
 
 ColumnsUpdate = Generator[list[Tensor], Sums, tuple[Update, Tensor]]
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -251,27 +247,21 @@ class Orthoptimizer(Optimizer):
             states: list[Any] = []
             self._init_group(group, params, grads, states)
             prepared.append((params, grads, states))
+        local_views: Mapping[int, View] = {}
         dtensors = self._dtensors()
         if dtensors:
-            with full_precision(dtensors[0]):
-                local = self._sharded_step()(self._rules(), self.state)
+            sharded = self._sharded_step()
+            with full_precision(*{param.device for param in dtensors}):
+                local = sharded(self._rules(), self.state)
             for index, work in local.items():
                 for tensors, more in zip(prepared[index], work, strict=True):
                     tensors.extend(more)
+            local_views = sharded.plan.local_views
         for index, (group, (params, grads, states)) in enumerate(zip(self.param_groups, prepared, strict=True)):
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, params, grads, states, self.state)
             elif params:
-                with full_precision(params[0]):
-                    self._step_local(self._rule(index, group), params, grads, states)
-
-    def state_dict(self) -> StateDict:
-        """The state and the param groups as tensors, numbers, strings and containers of these."""
-        state_dict = super().state_dict()
-        for group in state_dict["param_groups"]:
-            if isinstance(group.get("view"), View):
-                group["view"] = group["view"].plain()
-        return state_dict
+                self._local(self._rule(index, group), params, grads, states, local_views)
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
@@ -348,14 +338,18 @@ class Orthoptimizer(Optimizer):
             >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
             [(5, 'direct-n', 1)]
         """
-        rules = self._rules()
-        if self._dtensors():
-            self._sharded_step().plan.update(rules)
+        rules, sharded = self._rules(), self._sharded_step().plan if self._dtensors() else None
+        if sharded is not None:
+            sharded.update(rules)
         plan = Plan()
         for rule in rules:
-            sharded = None if self._sharded is None else self._sharded.plan.groups.get(rule.index)
-            cut = [] if sharded is None else [bucket for bucket in sharded.sharded if bucket.count]
-            for bucket in (*self._shown_plan(rule, sharded).buckets, *cut):
+            params = [param for param in rule.group["params"] if not is_dtensor(param)]
+            buckets: list[Any] = []
+            if sharded is not None and rule.index in sharded.groups:
+                params += sharded.groups[rule.index].local_parts()
+                buckets += [bucket for bucket in sharded.groups[rule.index].sharded if bucket.count]
+            local = self._local.last_plan(rule, params, {} if sharded is None else sharded.local_views)
+            for bucket in (*local.buckets, *buckets):
                 plan.extend(describe(bucket, per_parameter))
         return plan
 
@@ -370,10 +364,6 @@ class Orthoptimizer(Optimizer):
     @classmethod
     def _hyperparameters(cls, group: Mapping[str, Any]) -> dict[str, Any]:
         return hyperparameters(group, cls._names)
-
-    @classmethod
-    def _gradient(cls, group: Mapping[str, Any]) -> Callable[..., Tensor] | None:
-        return cls.gradient if cls.replaces_gradient(group) else None
 
     def _check_group(self, group: dict[str, Any], label: str) -> None:
         view = View.of(group["view"])
@@ -456,9 +446,7 @@ class Orthoptimizer(Optimizer):
 
     def _forget_plans(self) -> None:
         """Drop what is kept from step to step."""
-        self._local_plans: dict[int, LocalPlan] = {}
-        self._block_steps: dict[int, BlockStep] = {}
-        self._warned: set[Tensor] = set()
+        self._local = LocalStep()
         self._sharded: ShardedStep | None = None
 
     def _dtensors(self) -> list[Tensor]:
@@ -471,122 +459,10 @@ class Orthoptimizer(Optimizer):
             if is_dtensor(param)
         ]
 
-    def _sharded_step(self) -> "ShardedStep":
-        from orthoptim.distributed.sharded_step import ShardedStep
-
+    def _sharded_step(self) -> ShardedStep:
         if self._sharded is None:
             self._sharded = ShardedStep()
         return self._sharded
-
-    def _local_plan(self, rule: UpdateRule, params: list[Tensor], states: dict[str, list[Tensor]]) -> LocalPlan:
-        """The plan of these parameters: the one of the last step, if it still serves."""
-        if torch.compiler.is_compiling():  # a graph keeps what was decided when it was traced
-            return LocalPlan(rule, params, [""] * len(params), states, self._local_views(rule, params))
-        plan = self._local_plans.get(rule.index)
-        if plan is None or not plan.serves(rule, params, states):
-            pairs = zip(names_of(rule.group), rule.group["params"], strict=True)
-            name_of = {id(local_part(param)): name for name, param in pairs}
-            names = [name_of[id(param)] for param in params]
-            plan = LocalPlan(rule, params, names, states, self._local_views(rule, params))
-            self._local_plans[rule.index] = plan
-        return plan
-
-    def _local_views(self, rule: UpdateRule, params: list[Tensor]) -> list[View]:
-        """The views that divide parameters, plain tensors or the local parts of DTensors; none, if these do not."""
-        view = View.of(rule.group["view"])
-        if not view.is_divided:
-            return []
-        sharded = {id(local_part(param)): param for param in filter(is_dtensor, rule.group["params"])}
-        if not sharded:
-            return [view] * len(params)
-        from orthoptim.distributed.layout import local_view
-
-        return [local_view(sharded[id(param)], view) if id(param) in sharded else view for param in params]
-
-    def _shown_plan(self, rule: UpdateRule, sharded: "GroupPlan | None") -> LocalPlan:
-        """The plan of the last step, or that of a step in which every parameter has a gradient."""
-        plain = [param for param in rule.group["params"] if not is_dtensor(param)]
-        params = plain if sharded is None else plain + [local_part(sharded.params[i]) for i in sharded.local]
-        plan = self._local_plans.get(rule.index)
-        if plan is not None and plan.is_part_of(params) and plan.serves(rule, plan.params, {}):
-            return plan
-        return self._local_plan(rule, [param for param in params if param.numel() > 0], {})
-
-    def _block_step(self, rule: UpdateRule) -> BlockStep:
-        """What steps the blocks of a group; kept where it holds compiled code."""
-        group = rule.group
-        kept = self._block_steps.get(id(group)) if group["compile"] else None
-        if kept is not None and kept.group is group and kept.kinds == rule.kinds:
-            kept.hyperparameters, kept.gradient = rule.hyperparameters, self._gradient(group)
-            return kept
-        update_entries = self.update_entries if self.unrolls else None
-        step = BlockStep(
-            self.update,
-            group,
-            rule.hyperparameters,
-            rule.kinds,
-            self.decomposes,
-            update_entries,
-            self._gradient(group),
-        )
-        if group["compile"]:
-            self._block_steps[id(group)] = step
-        return step
-
-    def _step_local(
-        self, rule: UpdateRule, params: list[Tensor], grads: list[Tensor], flat_states: list[Tensor]
-    ) -> None:
-        """Step the matrices of a group that are whole on this device.
-
-        Args:
-            rule: how the group is updated.
-            params: parameters, plain tensors or the local parts of DTensors.
-            grads: their gradients.
-            flat_states: their states, the tensors of one parameter after those of another.
-        """
-        names = rule.state_names
-        states = {name: flat_states[i :: len(names)] for i, name in enumerate(names)}
-        steps = states.pop("step")
-        step = self._block_step(rule)
-        plan = self._local_plan(rule, params, states)
-        division = plan.division
-        owners, counters = division.owners(params), division.firsts(steps)
-        params, grads = division.entries(params), division.entries(grads)
-        states = {name: division.state(name, tensors, rule.kinds) for name, tensors in states.items()}
-        for bucket in plan.buckets:
-            lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
-            step.form = bucket.form
-            for block in bucket.blocks:
-                step(block, bucket.half, lr, params, grads, states)
-                if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
-                    count_steps([counters[i] for i in block.members])
-                if step.rescued is not None:
-                    counts = dict(zip(bucket.members, bucket.counts, strict=True))
-                    members = [(owners[i], counts[i]) for i in block.members]
-                    self._warn_of_far(rule, members, step.rescued)
-
-    def _warn_of_far(self, rule: UpdateRule, members: list[tuple[Tensor, int]], rescued: Tensor) -> None:
-        """Warn, once for each parameter, of matrices that somebody has written far off the manifold.
-
-        Args:
-            rule: that of their group.
-            members: the parameters of one block, and how many matrices each has in it if it is not alone.
-            rescued: which of its matrices were too far away.
-        """
-        group = rule.group
-        flags = [rescued] if len(members) == 1 else torch.split(rescued, [count for _, count in members])
-        for (param, _), flag in zip(members, flags, strict=True):
-            if param in self._warned or not bool(flag.any()):
-                continue
-            self._warned.add(param)
-            position = next(i for i, other in enumerate(group["params"]) if param is local_part(other))
-            name = parameter_name(group, position, f"group {rule.index}")
-            warn_user(
-                f"{name} was far from orthonormal ({int(flag.sum())} of {len(flag)} matrices): it was written after "
-                "the optimizer was built, or steps without a guarantee left the manifold. Steps bring it back and are "
-                "counted as rescued in drift(); a matrix without full rank does not step and is counted as skipped: "
-                "call orthoptim.orthogonalize_ on it"
-            )
 
     def _read(self, state_dict: StateDict) -> Loaded:
         """What a state dict stands for, complete; raises where it does not fit, and changes nothing."""
@@ -619,8 +495,6 @@ class Orthoptimizer(Optimizer):
     def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
         """Create what is missing in the state of a constrained parameter."""
         if is_dtensor(param):
-            from orthoptim.distributed.sharded_state import init_state
-
             init_state(param, self._kinds(group), group, state)
         else:
             create(param, state, group, self._kinds(group))

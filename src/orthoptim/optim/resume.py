@@ -3,21 +3,19 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import StateDict
 
 from orthoptim.distributed.handshake import agree
+from orthoptim.distributed.sharded_state import place
 from orthoptim.engine.naming import parameter_name
 from orthoptim.engine.state import EntrySpec, entries
 from orthoptim.optim import ordinary
 from orthoptim.tensors import has_values, is_dtensor
 from orthoptim.views import View
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 Group = dict[str, Any]
 Specs = Mapping[str, EntrySpec]
@@ -210,7 +208,7 @@ def _as_state(value: Any, spec: EntrySpec, param: Tensor, group: Mapping[str, An
     if not isinstance(value, Tensor):
         return torch.tensor(float(value), dtype=spec.dtype, device=device)
     if is_dtensor(param):
-        placed = _placed(value.to(device=device, dtype=spec.dtype), param, group)
+        placed = place(value.to(device=device, dtype=spec.dtype), param, group)
         return placed.clone() if placed is value else placed
     value = value.detach().reshape(spec.shape)
     if spec.shape != param.shape:
@@ -219,9 +217,3 @@ def _as_state(value: Any, spec: EntrySpec, param: Tensor, group: Mapping[str, An
         copied: Tensor = value.to(device=device, dtype=spec.dtype, copy=True)
         return copied
     return entries(param, group, spec.dtype).copy_(value)
-
-
-def _placed(value: Tensor, param: "DTensor", group: Mapping[str, Any]) -> Tensor:
-    from orthoptim.distributed.sharded_state import place
-
-    return place(value, param, group)

@@ -22,7 +22,8 @@ class RGD(Orthoptimizer):
 
     On the manifold always; the price is a matrix decomposition in every step. Where X − ηD has no full rank to working
     precision, or is not finite, there is nothing to retract to: that matrix stays as it is and is counted as skipped. A
-    matrix that was written far from the manifold is brought back by its next step.
+    matrix that was written far from the manifold is brought back by its next step; where its size shows that, the step
+    is counted as rescued, and the matrix stays as it is if it has no full rank.
 
     Args:
         params: parameters, named parameters or param groups; every option below may also be set per group.
@@ -77,7 +78,8 @@ class RGD(Orthoptimizer):
     ) -> Update:
         """See :meth:`Orthoptimizer.update`."""
         d = stiefel.tangent(x, direction.whole(), group["metric"])
-        return Update(stiefel.RETRACTIONS[group["retraction"]](x - lr * d))
+        far = stiefel.is_scaled(stiefel.square_norm(x), x.shape[-2])
+        return Update(stiefel.RETRACTIONS[group["retraction"]](x - lr * d), rescued=far)
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
@@ -87,13 +89,13 @@ class RGD(Orthoptimizer):
     @staticmethod
     def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
         """See :meth:`Orthoptimizer.update_columns`."""
-        (b,), scale = yield [x @ g.mH]
+        (b, square), scale = yield [x @ g.mH, stiefel.square_norm(x)]
         y = stiefel.tangent_leap(x, g, b, lr if scale is None else lr * scale, group["metric"])
         (gram,), _ = yield [y @ y.mH]
         rows = stiefel.whitening(gram, group["retraction"]) @ y
         (again,), _ = yield [rows @ rows.mH]
         factor = stiefel.whitening(again, group["retraction"])
-        return Update(factor @ rows), factor.real.sum((-2, -1))
+        return Update(factor @ rows, rescued=stiefel.is_scaled(square, x.shape[-2])), factor.real.sum((-2, -1))
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:

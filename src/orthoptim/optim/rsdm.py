@@ -30,7 +30,7 @@ class RSDM(Orthoptimizer):
 
     A rotation leaves XXᴴ as it is, so that nothing brings back a matrix that was written off the manifold. Only its
     size is put right, as that costs one pass: where ‖X‖_F² is not p to 1e-3, X is scaled so that it is, and counted as
-    rescued. Call :func:`orthogonalize_` after writing anything else.
+    rescued if it was off by a twentieth. Call :func:`orthogonalize_` after writing anything else.
 
     The frames are a pure function of ``seed``, a fingerprint of each matrix's initial value (``stream``, in the state)
     and its step count: resumed runs and replicas draw the same. Matrices that start equal are given equal frames.
@@ -130,7 +130,8 @@ def _rotation(xp: Tensor, gp: Tensor, lr: Tensor) -> Tensor:
 
 
 def _rescale(x: Tensor) -> tuple[Tensor, Tensor]:
-    """X with ‖X‖_F² = p, bit for bit as it was where that holds already, and where it did not."""
-    ratio = stiefel.norm(x) / x.shape[-2] ** 0.5
-    far = ~((ratio * ratio - 1).abs() <= _TOLERANCE)
-    return x / torch.where(far, ratio, 1)[..., None, None], far
+    """X with ‖X‖_F² = p, bit for bit as it was where that holds already, and where it was far from that."""
+    p, size = x.shape[-2], stiefel.norm(x)
+    ratio = size / p**0.5
+    wrong = ~((ratio * ratio - 1).abs() <= _TOLERANCE)
+    return x / torch.where(wrong, ratio, 1)[..., None, None], stiefel.is_scaled(size * size, p)

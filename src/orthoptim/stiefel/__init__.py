@@ -1,13 +1,14 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
 from orthoptim.stiefel.columns import Sums, largest, pogo_columns, tangent_leap, witness
-from orthoptim.stiefel.cost_model import block_size, choose, cost
+from orthoptim.stiefel.cost_model import block_size, choose, multiply_adds
 from orthoptim.stiefel.geometry import (
     as_real,
     defect,
     distance,
     inner,
     is_deficient,
+    is_scaled,
     lerp,
     max_entry,
     norm,
@@ -37,16 +38,17 @@ __all__ = [
     "as_real",
     "block_size",
     "choose",
-    "cost",
     "defect",
     "distance",
     "half_factors",
     "inner",
     "is_deficient",
+    "is_scaled",
     "land",
     "largest",
     "lerp",
     "max_entry",
+    "multiply_adds",
     "nearest",
     "newton_schulz",
     "newton_schulz_step",

@@ -37,10 +37,10 @@ def choose(p: int, n: int, normalized: bool = False) -> str:
     if n <= TINY:
         return "tiny"
     forms = ("direct-n", "direct-p", "gram") if normalized else ("direct-n", "direct-p")
-    return sorted(forms, key=lambda form: cost(form, p, n))[0]  # torch 2.9 does not trace min(..., key=...)
+    return sorted(forms, key=lambda form: multiply_adds(form, p, n))[0]  # torch 2.9 does not trace min(..., key=...)
 
 
-def cost(form: str, p: int, n: int) -> float:
+def multiply_adds(form: str, p: int, n: int) -> float:
     """Multiply–adds of a step."""
     wide = p * p * n
     half = 0.8 if p >= SYMMETRIC_FROM else 1.0  # a symmetric product

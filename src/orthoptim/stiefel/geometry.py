@@ -67,6 +67,16 @@ def norm(a: Tensor) -> Tensor:
     return unit * size
 
 
+def is_scaled(square: Tensor, p: int) -> Tensor:
+    """Whether ‖X‖_F² is not p, by more than rounding to half precision explains: somebody wrote another matrix there.
+
+    Example:
+        >>> is_scaled(square_norm(torch.stack([torch.eye(2), 3 * torch.eye(2)])), 2)
+        tensor([False,  True])
+    """
+    return ~((square / p - 1).abs() <= 0.05)  # also where it is not a number
+
+
 def relative_gradient(x: Tensor, g: Tensor) -> Tensor:
     """Relative gradient R = X Skew(XᴴG) = ½[(XXᴴ)G − (XGᴴ)X].
 

@@ -4,6 +4,7 @@ A retraction of what has no full rank (to working precision) is arbitrary, and d
 finite. Either becomes NaN for that matrix alone: the step then leaves it as it was and counts it as skipped.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -83,15 +84,23 @@ def full_rank(values: Tensor) -> Tensor:
 def project_where(mask: Tensor, x: Tensor) -> Tensor:
     """The nearest point of those matrices that the mask (of the batch shape) selects; the others as they are.
 
-    While tracing, all are projected and one of the two is selected; else only those that need it, which asks the
-    device which they are. The decomposition would wait for it anyway.
+    While tracing, all are projected and one of the two is selected; else only those that need it and their neighbours
+    in memory, which asks the device which they are. The decomposition would wait for it anyway.
+
+    The last bits of a decomposition depend on where its matrix begins in memory, to 64 bytes. So runs of neighbours are
+    decomposed together that begin at multiples of that: which others are projected does not show in a matrix.
     """
     if torch.compiler.is_compiling() or isinstance(mask, torch._subclasses.FakeTensor):
         return torch.where(mask[..., None, None], polar(x), x)
-    chosen = mask.nonzero(as_tuple=True)
-    if chosen[0].numel() == 0:
+    matrices, selected = x.reshape(-1, *x.shape[-2:]), mask.reshape(-1)
+    run = 64 // math.gcd(64, x.shape[-2] * x.real.itemsize)  # the singular values are the least that is written
+    runs = torch.nn.functional.pad(selected, (0, -selected.numel() % run)).reshape(-1, run)
+    members = runs.any(1, keepdim=True).expand_as(runs).flatten()[: selected.numel()].nonzero()[:, 0]
+    if members.numel() == 0:
         return x
-    return x.index_put(chosen, polar(x[chosen]))
+    near = matrices[members]
+    projected = torch.where(selected[members, None, None], polar(near), near)
+    return matrices.index_put((members,), projected).reshape(x.shape)
 
 
 def project_columns_where(mask: Tensor, x: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
