@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orthoptim as oo
-from orthoptim.base import Base, Direction
+from orthoptim.base import Base
 from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.state import lay_together, together
-from orthoptim.stiefel import cost
+from orthoptim.stiefel import cost_model
 
 
 def parameters(count, *shape, columns=False, dtype=torch.float32):
@@ -150,8 +150,8 @@ def test_a_buffer_may_take_over_that_of_another_name():
             return {"last": "entries", "before": "entries"}
 
         @staticmethod
-        def direction(x, grad, statistic, state, t, **hyperparameters):
-            return Direction(grad), {"last": grad, "before": state["last"]}
+        def advance(grad, state, t, **hyperparameters):
+            return grad, {"last": grad, "before": state["last"]}
 
     try:
         params = parameters(2, 4, 8)
@@ -183,7 +183,7 @@ def test_many_tiny_matrices_have_a_state_with_the_batch_last_in_memory_and_step_
     """In one block or in several, after a load, and from a state that lies otherwise."""
 
     def run(block, load=None):
-        monkeypatch.setattr(cost, "TINY_BLOCK", block)
+        monkeypatch.setattr(cost_model, "TINY_BLOCK", block)
         param = parameters(1, 5, 7, 3, 3, dtype=dtype)[0]
         opt = oo.POGO([param], 0.3, base, view="kernels")
         for step in range(4):

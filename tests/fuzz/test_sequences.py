@@ -43,7 +43,7 @@ def test_a_compiled_sequence_breaks_no_promise():
 
 
 def test_the_command_counts_and_records(tmp_path, capsys, monkeypatch):
-    advance_with(monkeypatch, lambda self, x, new_x, state: (new_x * 1.3, state))
+    compute_with(monkeypatch, lambda self, x, new_x, state: (new_x * 1.3, state))
     output = tmp_path / "counts.json"
     arguments = ["--sequences", "8", "--shrink", "0", "--most", "2", "--output", str(output)]
     assert command.main(arguments) == 1
@@ -92,15 +92,15 @@ def test_the_printed_sequence_is_the_sequence():
 # Planted faults: each must be seen, by the rule that is there for it.
 
 
-def advance_with(monkeypatch, change):
+def compute_with(monkeypatch, change):
     """Let ``change(self, x, new_x, new_state)`` spoil what a block step computes."""
-    plain = BlockStep.advance
+    plain = BlockStep.compute
 
-    def advance(self, x, *args):
+    def compute(self, x, *args):
         new_x, new_state = plain(self, x, *args)
         return change(self, x, new_x, new_state)
 
-    monkeypatch.setattr(BlockStep, "advance", advance)
+    monkeypatch.setattr(BlockStep, "compute", compute)
 
 
 def rule_of(begin, operations):
@@ -109,12 +109,12 @@ def rule_of(begin, operations):
 
 
 def test_a_matrix_off_the_manifold_is_seen(monkeypatch):
-    advance_with(monkeypatch, lambda self, x, new_x, state: (new_x * 1.3, state))
+    compute_with(monkeypatch, lambda self, x, new_x, state: (new_x * 1.3, state))
     assert rule_of(ONE, [NOISE]) == "bound"
 
 
 def test_a_value_that_is_not_finite_is_seen(monkeypatch):
-    advance_with(monkeypatch, lambda self, x, new_x, state: (new_x / 0, state))
+    compute_with(monkeypatch, lambda self, x, new_x, state: (new_x / 0, state))
     assert rule_of(Start("slpg", (Group(((3, 4, 6),)),)), [NOISE]) == "finite"
 
 
@@ -123,22 +123,22 @@ def test_a_counter_that_is_wrong_is_seen(monkeypatch):
         state["num_updates"] += 1
         return new_x, state
 
-    advance_with(monkeypatch, change)
+    compute_with(monkeypatch, change)
     assert rule_of(ONE, [NOISE]) == "counters"
 
 
 def test_a_skipped_matrix_that_moves_is_seen(monkeypatch):
-    advance_with(monkeypatch, lambda self, x, new_x, state: (new_x.flip(1), state))
+    compute_with(monkeypatch, lambda self, x, new_x, state: (new_x.flip(1), state))
     assert rule_of(ONE, [Step((Gradient(("nan",)),))]) == "skipped"
 
 
 def test_a_neighbour_that_feels_poison_is_seen(monkeypatch):
-    plain = BlockStep.advance
+    plain = BlockStep.compute
 
-    def advance(self, x, grad, *args):
+    def compute(self, x, grad, *args):
         return plain(self, x, grad + grad.isnan().sum(), *args)
 
-    monkeypatch.setattr(BlockStep, "advance", advance)
+    monkeypatch.setattr(BlockStep, "compute", compute)
     assert rule_of(ONE, [Step((Gradient(("noise", "nan")),))]) == "neighbours"
 
 
@@ -157,7 +157,7 @@ def test_a_copy_that_differs_is_seen(monkeypatch):
 
 
 def test_a_matrix_that_does_not_come_back_is_seen(monkeypatch):
-    advance_with(monkeypatch, lambda self, x, new_x, state: (x, state))
+    compute_with(monkeypatch, lambda self, x, new_x, state: (x, state))
     assert rule_of(ONE, [Overwrite(0, 0, "scale", 3.0), Recover(steps=5)]) == "recovery"
 
 
@@ -177,7 +177,7 @@ def test_a_failing_sequence_is_made_small(monkeypatch):
     def change(self, x, new_x, state):
         return (new_x * 1.3 if x.dtype == torch.float64 else new_x), state
 
-    advance_with(monkeypatch, change)
+    compute_with(monkeypatch, change)
     begin = Start("pogo", (*ONE.groups, Group(((4, 4), (2, 3)), dtype="float64", options={"landing": "strict"})))
     plain = [SetLr(0, 0.2), NOISE, Duplicate("deepcopy"), NOISE, Reload(), NOISE]
     with pytest.raises(Violation, match="bound"):

@@ -6,7 +6,6 @@ from torch.optim import lr_scheduler
 
 import orthoptim as oo
 from orthoptim import stiefel
-from orthoptim.base import Direction
 from tests.conformance.methods import point, set_gradients, steps
 
 
@@ -131,12 +130,8 @@ def test_a_base_of_ones_own():
             super().__init__(scale=scale)
 
         @staticmethod
-        def buffers(hyperparameters):
-            return {}
-
-        @staticmethod
-        def direction(x, grad, statistic, state, t, **hyperparameters):
-            return Direction(hyperparameters["scale"] * grad.sgn()), {}
+        def advance(grad, state, t, **hyperparameters):
+            return hyperparameters["scale"] * grad.sgn(), {}
 
     param = point(4, 6)
     opt = oo.POGO([param], 0.1, Sign(0.5))

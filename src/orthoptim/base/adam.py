@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Direction, Kind, State, bias_correction
+from orthoptim.base.base import Base, Kind, State, bias_correction
 from orthoptim.stiefel import lerp
 from orthoptim.validation import check_betas, check_nonnegative
 
@@ -31,7 +31,6 @@ class Adam(Base):
     """
 
     name = "adam"
-    entrywise = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
         check_betas(betas)
@@ -44,15 +43,13 @@ class Adam(Base):
         return {"exp_avg": "entries", "exp_avg_sq": "moduli"}
 
     @staticmethod
-    def direction(
-        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
-    ) -> tuple[Direction, State]:
-        """See :meth:`Base.direction`."""
+    def advance(grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+        """See :meth:`Base.advance`."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
         exp_avg = lerp(state["exp_avg"], grad, 1 - beta1)
         square = (grad * grad.conj()).real
         exp_avg_sq = state["exp_avg_sq"].lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
-        correction1, correction2 = (bias_correction(beta, t)[..., None, None] for beta in (beta1, beta2))
+        correction1, correction2 = (bias_correction(beta, t) for beta in (beta1, beta2))
         root = exp_avg_sq.sqrt() / correction2.sqrt()
         g = exp_avg / (correction1 * (root + eps)).clamp_min(torch.finfo(root.dtype).tiny)
-        return Direction(g), {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+        return g, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}

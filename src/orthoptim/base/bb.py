@@ -37,6 +37,7 @@ class BB(Base):
     """
 
     name = "bb"
+    whole_matrix = True
     default_lr = 1.0
     default_landing = "strict"
 
@@ -48,9 +49,9 @@ class BB(Base):
         """The last point, its relative gradient, and the last step length."""
         return {"last_point": "entries", "last_relative_gradient": "entries", "step_length": "matrices"}
 
-    @staticmethod
+    @classmethod
     def direction(
-        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
+        cls, x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any
     ) -> tuple[Direction, State]:
         """See :meth:`Base.direction`."""
         r = relative_gradient(x, grad)

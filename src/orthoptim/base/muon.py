@@ -32,6 +32,7 @@ class Muon(Base):
     """
 
     name = "muon"
+    whole_matrix = True
 
     def __init__(self, momentum: float = 0.95, nesterov: bool = True, steps: int = 5) -> None:
         check_nonnegative("momentum", momentum)
@@ -46,9 +47,9 @@ class Muon(Base):
         """One buffer."""
         return {"momentum_buffer": "entries"}
 
-    @staticmethod
+    @classmethod
     def direction(
-        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
+        cls, x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any
     ) -> tuple[Direction, State]:
         """See :meth:`Base.direction`."""
         momentum = hyperparameters["momentum"]

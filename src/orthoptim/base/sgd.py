@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Direction, Kind, State
+from orthoptim.base.base import Base, Kind, State
 from orthoptim.validation import check_bool, check_nonnegative, check_number
 
 
@@ -27,7 +27,6 @@ class SGD(Base):
     """
 
     name = "sgd"
-    entrywise = True
     linear = True
 
     def __init__(self, momentum: float = 0, dampening: float = 0, nesterov: bool = False) -> None:
@@ -44,15 +43,13 @@ class SGD(Base):
         return {"momentum_buffer": "entries"} if hyperparameters["momentum"] != 0 else {}
 
     @staticmethod
-    def direction(
-        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
-    ) -> tuple[Direction, State]:
-        """See :meth:`Base.direction`."""
+    def advance(grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+        """See :meth:`Base.advance`."""
         momentum, dampening = hyperparameters["momentum"], hyperparameters["dampening"]
         if momentum == 0:
-            return Direction(grad), {}
+            return grad, {}
         buffer = state["momentum_buffer"].mul(momentum).add_(grad, alpha=1 - dampening)
         if dampening != 0:  # else the zero buffer makes the first one the gradient by itself
-            buffer = torch.where(t[..., None, None] == 1, grad, buffer)
+            buffer = torch.where(t == 1, grad, buffer)
         g = grad.add(buffer, alpha=momentum) if hyperparameters["nesterov"] else buffer
-        return Direction(g), {"momentum_buffer": buffer}
+        return g, {"momentum_buffer": buffer}

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Direction, Kind, State, bias_correction
+from orthoptim.base.base import Base, Kind, State, bias_correction
 from orthoptim.stiefel import lerp, square_norm
 from orthoptim.validation import check_betas, check_nonnegative
 
@@ -35,7 +35,6 @@ class VAdam(Base):
     """
 
     name = "vadam"
-    entrywise = True
     normalized = True
 
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
@@ -49,20 +48,23 @@ class VAdam(Base):
         return {"exp_avg": "entries", "exp_avg_sq": "matrices"}
 
     @staticmethod
+    def advance(grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+        """See :meth:`Base.advance`."""
+        exp_avg = lerp(state["exp_avg"], grad, 1 - hyperparameters["betas"][0])
+        return exp_avg, {"exp_avg": exp_avg}
+
+    @staticmethod
     def statistic(grad: Tensor) -> Tensor:
         """‖grad‖_F²."""
         return square_norm(grad)
 
     @staticmethod
-    def direction(
-        x: Tensor, grad: Tensor, statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any
-    ) -> tuple[Direction, State]:
-        """See :meth:`Base.direction`."""
+    def scale(statistic: Tensor | None, state: State, t: Tensor, **hyperparameters: Any) -> tuple[Tensor, State]:
+        """See :meth:`Base.scale`."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
-        exp_avg = lerp(state["exp_avg"], grad, 1 - beta1)
         assert statistic is not None
         # a square that overflows must not stay infinite: the matrix would never move again
         exp_avg_sq = state["exp_avg_sq"].lerp(statistic, 1 - beta2).clamp_(max=torch.finfo(statistic.dtype).max)
         root = exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()
         scale = 1 / (bias_correction(beta1, t) * (root + eps)).clamp_min(torch.finfo(root.dtype).tiny)
-        return Direction(exp_avg, scale), {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+        return scale, {"exp_avg_sq": exp_avg_sq}

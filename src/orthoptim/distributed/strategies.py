@@ -1,8 +1,8 @@
 """The coroutines that step the matrices of which a rank holds pieces.
 
-A base optimizer that is *entrywise* works on pieces: it makes of a gradient G up to a factor, and the factor of the sum
-of a statistic over all pieces. So momentum stays where it is, and only X and G are moved. Of any other base, the
-gradient and the state are moved.
+A base optimizer that needs no whole matrices advances on pieces: entry by entry it makes G up to a factor of each
+matrix, and from the sum of its statistic over all pieces the factor. So momentum stays where it is, and only X and G
+are moved. For other bases the gradient and the state are moved.
 """
 
 from collections.abc import Generator, Mapping
@@ -18,7 +18,7 @@ from orthoptim.distributed.packing import FieldSpec, by_owner, packed, packed_la
 from orthoptim.distributed.sharded_buckets import ShardedBucket, assemble, cut_out
 from orthoptim.engine.step import BlockStep, Update, where
 from orthoptim.stiefel import Sums
-from orthoptim.stiefel.cost import block_size
+from orthoptim.stiefel.cost_model import block_size
 
 Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the matrices; the old, where not finite
 Moves = Generator[Request, Answer, Result]
@@ -47,8 +47,8 @@ class Method(NamedTuple):
         return Base.named(self.group["base"])
 
     @property
-    def own(self) -> dict[str, Kind]:
-        """The method's own buffers."""
+    def buffers(self) -> dict[str, Kind]:
+        """The buffers that the method keeps beside those of its base."""
         buffers: dict[str, Kind] = self.algorithm.buffers(self.group)
         return buffers
 
@@ -61,74 +61,51 @@ class Method(NamedTuple):
             self.hyperparameters,
             self.kinds,
             self.algorithm.decomposes,
-            gradient=self.algorithm._gradient(group),
+            gradient=self.algorithm.gradient if self.algorithm.replaces_gradient(group) else None,
         )
 
 
 class LocalDirection(NamedTuple):
-    """The direction of pieces, as far as it is known without the other ranks."""
+    """What a base makes of pieces of the gradient without the other ranks."""
 
-    direction: Direction
-    entries: State  # new values of the base's entrywise buffers
-    matrices: State  # and of those with a value for each matrix, where there is no statistic
+    g: Tensor  # the direction, up to a factor of each matrix
+    entries: State  # new values of the base's buffers with a value per entry
     statistic: list[Tensor]  # of the pieces; none or one
 
 
 def local_direction(method: Method, held: Held) -> LocalDirection:
-    """Let an entrywise base advance on pieces."""
-    base = method.base
-    t = (held.state["num_updates"] + 1).to(held.lr.dtype)
+    """Let a base advance on pieces."""
     ascent = -held.grad if method.group["maximize"] else held.grad
-    statistic = base.statistic(ascent)
-    direction, new = base.direction(held.x, ascent, statistic, held.state, t, **method.hyperparameters)
-    per_matrix = per_matrix_names(method.kinds)
-    return LocalDirection(
-        direction,
-        {name: value for name, value in new.items() if name not in per_matrix},
-        {name: value for name, value in new.items() if name in per_matrix},
-        [] if statistic is None else [statistic],
-    )
+    statistic = method.base.statistic(ascent)
+    t = _step_number(held.state, held.lr)[:, None, None]
+    g, entries = method.base.advance(ascent, held.state, t, **method.hyperparameters)
+    return LocalDirection(g, entries, [] if statistic is None else [statistic])
 
 
-def rescale(
-    method: Method, aimed: LocalDirection, statistic: list[Tensor], state: State, lr: Tensor
-) -> tuple[Tensor | None, State]:
-    """The factor of the direction and the new state of each matrix, from the statistic of all pieces.
-
-    The base is asked again, about matrices without entries.
-    """
-    if not statistic:
-        return aimed.direction.scale, aimed.matrices
-    t = (state["num_updates"] + 1).to(lr.dtype)
-    real = torch.empty(t.numel(), 0, 0, dtype=lr.dtype, device=lr.device)
-    entry = real.to(aimed.direction.matrices.dtype)
-    nothing = {name: real if kind == "moduli" else entry for name, kind in method.kinds.items()}
-    known = {name: state[name] for name in per_matrix_names(method.kinds)}
-    direction, new = method.base.direction(
-        entry, entry, statistic[0], {**nothing, **known}, t, **method.hyperparameters
-    )
-    return direction.scale, {name: value for name, value in new.items() if name in known}
+def scale_of(method: Method, statistic: list[Tensor], state: State, lr: Tensor) -> tuple[Tensor | None, State]:
+    """The factor of the direction and the base's new state of each matrix, from the statistic of all pieces."""
+    t = _step_number(state, lr)
+    return method.base.scale(statistic[0] if statistic else None, state, t, **method.hyperparameters)
 
 
 def two_phase(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
     """The long side is cut: sums over pieces take the place of products over n."""
-    aimed = local_direction(method, held)
-    update, fresh, finite = yield from _by_columns(method, held, aimed, held.x, aimed.direction.matrices)
-    return _keep_finite(held, update.x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite)
+    local = local_direction(method, held)
+    update, fresh, finite = yield from _by_columns(method, held, local, held.x, local.g)
+    return _keep_finite(held, update.x, {**local.entries, **fresh, **_count(held.state, update, finite)}, finite)
 
 
 def exchange(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
     """The short side is cut: columns for rows, two phases, and back."""
     layout = pieces.layout
-    aimed = local_direction(method, held)
-    mine = [held.x, aimed.direction.matrices]
+    local = local_direction(method, held)
+    sent = [held.x, local.g]
     spans = even_spans(layout.n, len(layout.ranks))
-    me = spans[layout.me]
-    width = me.stop - me.start
+    width = spans[layout.me].stop - spans[layout.me].start
     every = slice(None)
-    coming = [packed_layout(*(FieldSpec((rows, width), tensor.dtype) for tensor in mine)) for rows, _ in layout.shapes]
+    coming = [packed_layout(*(FieldSpec((rows, width), tensor.dtype) for tensor in sent)) for rows, _ in layout.shapes]
     answer = yield AllToAll(
-        [packed([tensor[:, :, span] for tensor in mine]) for span in spans],
+        [packed([tensor[:, :, span] for tensor in sent]) for span in spans],
         [[pieces.count * parts.size] for parts in coming],
         OUT,
     )
@@ -137,7 +114,7 @@ def exchange(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
         assemble([parts[i] for parts in received], layout.rows, [every] * len(spans), (layout.p, width))
         for i in range(2)
     )
-    update, fresh, finite = yield from _by_columns(method, held, aimed, x, g)
+    update, fresh, finite = yield from _by_columns(method, held, local, x, g)
     coming = [packed_layout(FieldSpec((held.x.shape[1], span.stop - span.start), x.dtype)) for span in spans]
     answer = yield AllToAll(
         [packed([cut_out(update.x, rows, every)]) for rows in layout.rows],
@@ -146,56 +123,49 @@ def exchange(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
     )
     received = unpack_all(coming, cast(list[list[Tensor]], answer), pieces.count)
     new_x = torch.cat([parts[0] for parts in received], -1)
-    return _keep_finite(held, new_x, {**aimed.entries, **fresh, **_count(held.state, update, finite)}, finite)
+    return _keep_finite(held, new_x, {**local.entries, **fresh, **_count(held.state, update, finite)}, finite)
 
 
 def whole(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
     """Each matrix is sent to one rank, which steps it as a single process would, and sends it back."""
     layout, base = pieces.layout.stored, method.base
     turn = pieces.turn
-    aimed = (
-        local_direction(method, held)
-        if base.entrywise and not method.algorithm.replaces_gradient(method.group)
-        else None
-    )
-    moved = method.kinds if aimed is None else method.own
+    on_pieces = not (base.whole_matrix or method.algorithm.replaces_gradient(method.group))
+    local = local_direction(method, held) if on_pieces else None
+    moved = method.kinds if local is None else method.buffers
     per_matrix = sorted(per_matrix_names(method.kinds))
     entries = [name for name in moved if name not in per_matrix]
-    mine = [
+    sent = [
         turn(held.x),
-        turn(held.grad if aimed is None else aimed.direction.matrices),
+        turn(held.grad if local is None else local.g),
         *(turn(held.state[name]) for name in entries),
     ]
-    statistic = [] if aimed is None else aimed.statistic
+    statistic = [] if local is None else local.statistic
     first, last = pieces.owners[layout.me]
     owned = last - first
     coming = [
         packed_layout(
-            *(FieldSpec(shape, tensor.dtype) for tensor in mine), *(FieldSpec((), tensor.dtype) for tensor in statistic)
+            *(FieldSpec(shape, tensor.dtype) for tensor in sent), *(FieldSpec((), tensor.dtype) for tensor in statistic)
         )
         for shape in layout.shapes
     ]
     answer = yield AllToAll(
-        by_owner([*mine, *statistic], pieces.owners), [[owned * parts.size] for parts in coming], OUT
+        by_owner([*sent, *statistic], pieces.owners), [[owned * parts.size] for parts in coming], OUT
     )
     received = unpack_all(coming, cast(list[list[Tensor]], answer), owned)
     shape = (layout.p, layout.n)
     x, g, *rest = (
-        turn(assemble([parts[i] for parts in received], layout.rows, layout.columns, shape)) for i in range(len(mine))
+        turn(assemble([parts[i] for parts in received], layout.rows, layout.columns, shape)) for i in range(len(sent))
     )
     # copies: to step a block may write to its state
     state = {name: held.state[name][first:last].clone() for name in per_matrix} | dict(zip(entries, rest, strict=True))
-    if aimed is None:
-        new_x, new = _advance(method.block_step(), x, g, state, held.lr)
+    if local is None:
+        new_x, new = _step_blocks(method.block_step(), x, g, state, held.lr)
     else:
         total = [torch.stack([parts[-1] for parts in received]).sum(0)] if statistic else []
-        known = aimed._replace(
-            direction=Direction(g, None if aimed.direction.scale is None else aimed.direction.scale[first:last]),
-            matrices={name: value[first:last] for name, value in aimed.matrices.items()},
-        )
-        scale, fresh = rescale(method, known, total, state, held.lr)
+        scale, fresh = scale_of(method, total, state, held.lr)
         step = method.block_step(maximize=False)  # the direction descends already
-        new_x, new = _advance(step, x, g, state, held.lr, scale, fresh)
+        new_x, new = _step_blocks(step, x, g, state, held.lr, (scale, fresh))
     back = [turn(new_x), *(turn(new[name]) for name in entries)]
     values = packed([new[name] if name in new else state[name] for name in per_matrix])
     of_pieces = packed_layout(*(FieldSpec(layout.shapes[layout.me], tensor.dtype) for tensor in back))
@@ -212,9 +182,9 @@ def whole(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
     returned = [torch.cat(parts) for parts in zip(*cast(list[list[Tensor]], answer), strict=True)]
     new_x, *others = map(turn, of_pieces.unpack(returned[0], pieces.count))
     new = dict(zip([*entries, *per_matrix], [*others, *of_values.unpack(returned[1], pieces.count)], strict=True))
-    if aimed is not None:  # what owners return they have looked at
+    if local is not None:  # owners have masked what they return
         finite = new["num_updates"] != held.state["num_updates"]
-        new |= {name: where(finite, value, held.state[name]) for name, value in aimed.entries.items()}
+        new |= {name: where(finite, value, held.state[name]) for name, value in local.entries.items()}
     return new_x, new
 
 
@@ -233,16 +203,16 @@ def even_spans(size: int, count: int) -> list[slice]:
 
 
 def _by_columns(
-    method: Method, held: Held, aimed: LocalDirection, x: Tensor, g: Tensor
+    method: Method, held: Held, local: LocalDirection, x: Tensor, g: Tensor
 ) -> Generator[Request, Answer, tuple[Update, State, Tensor]]:
-    """Step some columns: the update, the base's new state of each matrix, and which matrices are finite."""
+    """Step columns: the update, the base's new state of each matrix, and which matrices are finite."""
     steps = method.algorithm.update_columns(x, g, held.lr, method.group)
     wanted = next(steps)
-    total = aimed.direction.matrices.sum((-2, -1))  # is finite only if its terms are
-    answer = yield AllReduce([*wanted, total, *aimed.statistic], SUM)
+    total = local.g.sum((-2, -1))  # is finite only if its terms are
+    answer = yield AllReduce([*wanted, total, *local.statistic], SUM)
     sums = cast(list[Tensor], answer)
     total, *statistic = sums[len(wanted) :]
-    scale, fresh = rescale(method, aimed, statistic, held.state, held.lr)
+    scale, fresh = scale_of(method, statistic, held.state, held.lr)
     if scale is not None:
         total = total * scale
     sums, stage = sums[: len(wanted)], SUM
@@ -261,40 +231,42 @@ def _count(state: State, update: Update, finite: Tensor) -> State:
     return {name: state[name] + more for name, more in update.counts(finite).items()}
 
 
-class _Given:
-    """In the place of a base: a direction that is known already."""
-
-    def __init__(self, scale: Tensor | None, fresh: State) -> None:
-        self.scale = scale
-        self.fresh = fresh
-
-    def statistic(self, grad: Tensor) -> None:
-        return None
-
-    def direction(self, x: Tensor, grad: Tensor, *args: Any, **kwargs: Any) -> tuple[Direction, State]:
-        return Direction(grad, self.scale), self.fresh
+def _step_number(state: State, lr: Tensor) -> Tensor:
+    """The number of this step of each matrix, from 1."""
+    return (state["num_updates"] + 1).to(lr.dtype)
 
 
-def _advance(
+def _step_blocks(
     step: BlockStep,
     x: Tensor,
     g: Tensor,
     state: State,
     lr: Tensor,
-    scale: Tensor | None = None,
-    fresh: State | None = None,
+    scaled: tuple[Tensor | None, State] | None = None,
 ) -> tuple[Tensor, State]:
-    """The step of whole matrices, in blocks that fit the cache; along a given direction, where ``fresh`` is given."""
+    """The step of whole matrices, in blocks that fit the cache.
+
+    Args:
+        step: what steps a block.
+        x: the matrices.
+        g: their gradient; or the direction up to its factor, where ``scaled`` is given.
+        state: their state.
+        lr: learning rate.
+        scaled: what :func:`scale_of` returns.
+    """
     if x.shape[0] == 0:
         return x, state
     size = block_size(x.shape[1], x.shape[2], x.dtype.itemsize)
     results = []
     for start in range(0, x.shape[0], size):
-        some = slice(start, start + size)
-        if fresh is not None:
-            given = _Given(None if scale is None else scale[some], {name: v[some] for name, v in fresh.items()})
-            step.base = cast(type[Base], given)
-        results.append(step.advance(x[some], g[some], {name: v[some] for name, v in state.items()}, lr))
+        block = slice(start, start + size)
+        held = {name: value[block] for name, value in state.items()}
+        if scaled is None:
+            results.append(step.compute(x[block], g[block], held, lr))
+            continue
+        direction = Direction(g[block], None if scaled[0] is None else scaled[0][block])
+        fresh = {name: value[block] for name, value in scaled[1].items()}
+        results.append(step.descend(x[block], direction, fresh, held, _step_number(held, lr), lr))
     if len(results) == 1:
         return results[0]
     return (

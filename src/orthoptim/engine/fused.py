@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from orthoptim.base import Base, Kind, State, per_matrix
 from orthoptim.engine.compiling import Compiled
 from orthoptim.stiefel import Table, Unrolled
-from orthoptim.stiefel.cost import TINY
+from orthoptim.stiefel.cost_model import TINY
 
 _OPTIONS = {
     # The compiler would not vectorise a loop with so many strided reads (a factor of 3 here), nor fuse it in one piece.
@@ -65,13 +65,13 @@ class FusedStep:
         dtypes = [column.dtype for column in columns.values()]  # a loaded state may count in another
         key = (x.shape[1:], x.dtype, x.device, grad.stride(), *steps, *dtypes, repr(options))
         if key not in self._compiled:
-            self._compiled[key] = Compiled(self._advance_, dynamic=False, options=_OPTIONS)
+            self._compiled[key] = Compiled(self._compute_, dynamic=False, options=_OPTIONS)
             for a in tree_leaves((entries, grad, tables, columns)):
                 torch._dynamo.mark_dynamic(a, 0)
         run = self._compiled[key]
         return run(entries, grad, tables, columns, lr, hyperparameters, otherwise=otherwise) or (x, state)
 
-    def _advance_(
+    def _compute_(
         self,
         x: Table,
         grad: Tensor,
@@ -80,30 +80,26 @@ class FusedStep:
         lr: Tensor,
         hyperparameters: Mapping[str, Any],
     ) -> tuple[Tensor, State] | None:
-        """As ``BlockStep.advance``, entry by entry."""
-        p, n = len(x), len(x[0])
+        """As ``BlockStep.compute``, entry by entry."""
         taken = columns["num_updates"] + 1
-        t = taken[:, 0].to(lr.dtype)
+        t = taken.to(lr.dtype)
         ascent = [[-entry if self.group["maximize"] else entry for entry in row] for row in _entries(grad)]
         parts = [self.base.statistic(entry.unsqueeze(1)) for row in ascent for entry in row]
         sums = [part for part in parts if part is not None]
-        statistic = reduce(torch.add, sums) if sums else None
-        own = {name: column[:, 0] for name, column in columns.items()}
-        g: Table = [[] for _ in range(p)]
-        new_tables: dict[str, Table] = {name: [[] for _ in range(p)] for name in tables}
-        new_columns: State = {}
-        for i in range(p):
-            for j in range(n):
-                held = {name: table[i][j].unsqueeze(1) for name, table in tables.items()}
-                one, after = self.base.direction(
-                    x[i][j].unsqueeze(1), ascent[i][j].unsqueeze(1), statistic, {**own, **held}, t, **hyperparameters
-                )
-                g[i].append(one.whole().squeeze(1))
-                for name, value in after.items():
-                    if name in tables:
-                        new_tables[name][i].append(value.squeeze(1))
-                    else:
-                        new_columns[name] = value.unsqueeze(1)  # the same for all entries
+        per_matrix = {name: column[:, 0] for name, column in columns.items()}
+        scale, fresh = self.base.scale(
+            reduce(torch.add, sums) if sums else None, per_matrix, t[:, 0], **hyperparameters
+        )
+        new_columns = {name: value.unsqueeze(1) for name, value in fresh.items()}
+        g: Table = [[] for _ in ascent]
+        new_tables: dict[str, Table] = {}
+        for i, row in enumerate(ascent):
+            for j, entry in enumerate(row):
+                held = {name: table[i][j] for name, table in tables.items()}
+                direction, advanced = self.base.advance(entry, held, t, **hyperparameters)
+                g[i].append(direction if scale is None else direction * scale.unsqueeze(1))
+                for name, value in advanced.items():
+                    new_tables.setdefault(name, [[] for _ in ascent])[i].append(value)
         new_x, clipped, rescued = self.update_entries(x, g, lr, self.group)
         finite = _finite(g) & _finite(new_x)
         if clipped is not None:
@@ -127,7 +123,7 @@ def fuses(x: Tensor, group: Mapping[str, Any]) -> bool:
         and 1 < x.shape[-1] <= TINY
         and x.shape[0] > 1
         and not x.is_complex()
-        and Base.named(group["base"]).entrywise
+        and not Base.named(group["base"]).whole_matrix
         and not torch.compiler.is_compiling()
     )
 

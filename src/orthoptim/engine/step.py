@@ -49,6 +49,7 @@ class BlockStep:
         gradient: what the base is given in the place of the gradient, see :meth:`Orthoptimizer.gradient`.
 
     Attributes:
+        form: the form of the step that the plan has chosen for the bucket at hand.
         rescued: after a step, which matrices of the block were too far away; ``None`` where nobody has looked.
     """
 
@@ -71,6 +72,7 @@ class BlockStep:
         self.per_matrix = {name for name, kind in kinds.items() if per_matrix(kind)}
         self.decomposes = decomposes
         self.gradient = gradient
+        self.form = ""
         self.rescued: Tensor | None = None
         self._fused = None if update_entries is None else FusedStep(update_entries, group, kinds)
 
@@ -93,10 +95,10 @@ class BlockStep:
         if half:
             x = _newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
-        advance = self._watch_compiled if self.group["compile"] else self.advance
+        compute = self._watch_compiled if self.group["compile"] else self.compute
         largest = torch.finfo(torch.float16).max if mine[0].dtype == torch.float16 else None
         # nobody else holds the gathered gradient, so that its memory is free again once it is used
-        new_x, new_state = advance(x, block.gather(block.pick(grads)).to(x.dtype), state, lr, largest)
+        new_x, new_state = compute(x, block.gather(block.pick(grads)).to(x.dtype), state, lr, largest)
         changed = [(mine, new_x), *((held[name], value) for name, value in new_state.items())]
         if half:
             changed.append((held["master"], new_x))
@@ -112,31 +114,31 @@ class BlockStep:
     def _watch_compiled(
         self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
     ) -> tuple[Tensor, State]:
-        """``advance``, compiled; whether matrices were rescued is seen in their counters."""
+        """``compute``, compiled; whether matrices were rescued is seen in their counters."""
         if not _can_look(x):
-            return self._advance_compiled(x, grad, state, lr, largest)
+            return self._compute_compiled(x, grad, state, lr, largest)
         before = int(state["rescued"].sum(dtype=torch.int32))  # by default it is copied to int64 first
-        new_x, new_state = self._advance_compiled(x, grad, state, lr, largest)
+        new_x, new_state = self._compute_compiled(x, grad, state, lr, largest)
         if int(new_state["rescued"].sum(dtype=torch.int32)) != before:
             self.rescued = new_state["rescued"] > 0
         return new_x, new_state
 
-    def _advance_compiled(
+    def _compute_compiled(
         self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
     ) -> tuple[Tensor, State]:
-        """``advance``, compiled; tiny matrices change in place."""
+        """``compute``, compiled; tiny matrices change in place."""
 
         def plain() -> tuple[Tensor, State]:
-            return self.advance(x, grad, state, lr, largest)
+            return self.compute(x, grad, state, lr, largest)
 
         if self._fused is not None and fuses(x, self.group) and largest is None:
             return self._fused(x, grad, state, lr, self.hyperparameters, plain)
         key = (x.shape, x.dtype, x.device, largest)
         if key not in self._compiled:
-            self._compiled[key] = Compiled(self.advance, dynamic=False)
+            self._compiled[key] = Compiled(self.compute, dynamic=False)
         return self._compiled[key](x, grad, state, lr, largest, otherwise=plain)
 
-    def advance(
+    def compute(
         self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None = None
     ) -> tuple[Tensor, State]:
         """New matrices and new state of one block; the state may be written to once all is computed.
@@ -152,10 +154,31 @@ class BlockStep:
         ascent = -grad if self.group["maximize"] else grad
         if self.gradient is not None:
             ascent = self.gradient(x, ascent, self.group)
-        direction, new_state = self.base.direction(
-            x, ascent, self.base.statistic(ascent), state, t, **self.hyperparameters
-        )
+        direction, new_state = self.base.direction(x, ascent, state, t, **self.hyperparameters)
         del grad, ascent  # to have its memory back
+        return self.descend(x, direction, new_state, state, t, lr, largest)
+
+    def descend(
+        self,
+        x: Tensor,
+        direction: Direction,
+        new_state: State,
+        state: State,
+        t: Tensor,
+        lr: Tensor,
+        largest: float | None = None,
+    ) -> tuple[Tensor, State]:
+        """``compute`` from the direction on.
+
+        Args:
+            x: the matrices.
+            direction: what the base made of their gradient.
+            new_state: what it made of its buffers.
+            state: their state.
+            t: the number of this step of each matrix.
+            lr: learning rate.
+            largest: see :meth:`compute`.
+        """
         # a sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together)
         total = direction.matrices.sum((-2, -1))
         if direction.scale is not None:
@@ -163,7 +186,7 @@ class BlockStep:
         if self.decomposes:  # decompositions raise on NaN
             g = direction.whole()
             direction = Direction(where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
-        update = self.update(x, direction, lr, state, t, self.group)
+        update = self.update(x, direction, lr, state, t, {"form": self.form, **self.group})
         del direction
         total = total + update.x.sum((-2, -1))
         finite = total - total == 0  # isfinite takes four passes

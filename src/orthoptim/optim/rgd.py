@@ -11,7 +11,7 @@ from orthoptim.engine.step import Update
 from orthoptim.literals import Metric, Retraction
 from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
 from orthoptim.validation import check_choice
-from orthoptim.views import Side, View
+from orthoptim.views import Side, ViewLike
 
 
 class RGD(Orthoptimizer):
@@ -55,7 +55,7 @@ class RGD(Orthoptimizer):
         *,
         metric: Metric = "euclidean",
         retraction: Retraction = "qr",
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,
