@@ -200,3 +200,11 @@ def test_muon_brings_the_singular_values_of_well_conditioned_matrices_near_one(s
     singular = torch.linalg.svdvals(found)
     assert (singular > 0.6).all()
     assert (singular < 1.3).all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-10, 1e15, 1e30])
+def test_the_direction_of_muon_does_not_depend_on_the_size_of_the_gradient(size):
+    g = gaussian((1, 5, 4, 6), torch.float32, 0)
+    expected, _ = directions(orthoptim.Muon(), g)
+    found, _ = directions(orthoptim.Muon(), size * g)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

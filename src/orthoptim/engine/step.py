@@ -254,6 +254,7 @@ def _widens(a: Tensor) -> bool:
     wide = 16 // a.itemsize
     return (
         a.ndim == 3
+        and a.numel() > 0
         and a.device.type == "cpu"
         and a.is_contiguous()
         and a.shape[-1] % wide == 0
