@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
+ALONE_BYTES = 8 << 20
+"""The size of a parameter, all ranks together, from which it is a bucket of its own."""
+
+
 @dataclass(frozen=True, eq=False)
 class ShardedBucket:
     """Parameters of one shape, dtype and placement, whose matrices are cut; or matrices of one that a view divides.
@@ -117,7 +121,8 @@ def make_sharded_buckets(
 ) -> tuple[list[int], list[ShardedBucket]]:
     """Sort parameters into buckets: the places of those whose matrices are not cut, and pieces of the others.
 
-    A parameter that a view divides has buckets of its own, one for each way in which its matrices are cut.
+    A parameter that a view divides has buckets of its own, one for each way in which its matrices are cut. So does a
+    large one: a bucket of several is stacked, which takes memory. Buckets share their collectives anyway.
 
     The owners of those whose strategy is "whole" are still to be chosen, over all buckets there are.
     """
@@ -134,7 +139,8 @@ def make_sharded_buckets(
             continue
         dtype = compute_dtype(param.dtype)
         half = dtype != param.dtype
-        for together in [[i] for i in members] if view.is_divided else [members]:
+        alone = view.is_divided or param.numel() * dtype.itemsize >= ALONE_BYTES
+        for together in [[i] for i in members] if alone else [members]:
             for number, (layout, region) in enumerate(make_segments(param, view, side)):
                 group, strategy = process_group(param, layout, view), choose(layout)
                 bucket = ShardedBucket(together, layout, group, dtype, half, param.device, strategy, [])
