@@ -1,6 +1,6 @@
 """Functions written as sums over columns, run on pieces of the columns whose sums are added up here."""
 
-from orthoptim.stiefel import Direction
+from orthoptim.stiefel import Direction, flatten
 
 WIDTHS = (3, 0, 4)  # one of them empty, as a shard may be
 
@@ -9,7 +9,7 @@ def in_pieces(function, x, g, scale=None, widths=WIDTHS):
     """What ``function(x, direction)`` returns for each piece; the factor of G becomes known with the first sums."""
     pieces = zip(x.split(widths, -1), g.split(widths, -1), strict=True)
     directions = [(piece, Direction(part, known=False)) for piece, part in pieces]
-    generators = [function(piece, direction) for piece, direction in directions]
+    generators = [flatten(function(piece, direction)) for piece, direction in directions]
     partial, results = _send(generators, None)
     for _, direction in directions:
         direction.set_scale(scale)

@@ -25,6 +25,19 @@ def test_on_one_device_a_partial_sum_is_the_sum():
     torch.testing.assert_close(whole[1], scale**2 * stiefel.square_norm(g))
 
 
+def test_a_function_may_yield_another_and_is_sent_what_it_returns():
+    def of_both(x, direction):
+        first, second = yield squares(x, direction)
+        (third,) = yield [x.sum((-2, -1))]
+        return first + second, third
+
+    x, g = gaussian((3, 2, 7), torch.float64, 0), gaussian((3, 2, 7), torch.float64, 1)
+    total, third = stiefel.on_one_device(of_both(x, Direction(g)))
+    torch.testing.assert_close(total, stiefel.square_norm(x) + stiefel.square_norm(g))
+    for piece in in_pieces(of_both, x, g):
+        torch.testing.assert_close(piece, (total, third))
+
+
 def test_a_function_that_needs_no_sum_returns_at_once():
     def constant():
         return 3

@@ -17,6 +17,7 @@ from orthoptim.distributed.collectives import BACK, OUT, SUM, AllReduce, AllToAl
 from orthoptim.distributed.packing import FieldSpec, by_owner, packed, packed_layout, unpack_all
 from orthoptim.distributed.sharded_buckets import ShardedBucket, assemble, cut_out
 from orthoptim.engine.step import BlockStep, Update, where
+from orthoptim.stiefel import flatten
 from orthoptim.stiefel.cost import block_size
 
 Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the matrices; the old, where not finite
@@ -207,7 +208,7 @@ def _by_columns(
     """Step columns: the update, the base's new state of each matrix, and which matrices are finite."""
     direction = Direction(g, known=False)
     t = _step_number(held.state, held.lr)
-    steps = method.algorithm.update(x, direction, held.lr, {}, t, method.group)
+    steps = flatten(method.algorithm.update(x, direction, held.lr, {}, t, method.group))
     wanted = next(steps)
     total = local.g.sum((-2, -1))  # is finite only if its terms are
     answer = yield AllReduce([*wanted, total, *local.statistic], SUM)

@@ -96,7 +96,7 @@ class LandingPC(Orthoptimizer):
         x = x - _shortened(square.sqrt(), unit)[:, None, None] * leap
         (gram,) = yield [x @ x.mH]
         far = ~(stiefel.norm(stiefel.subtract_identity(gram)) <= tau)  # also where XXᴴ overflows
-        new, probe = yield from stiefel.project_where(far, x)
+        new, probe = yield stiefel.project_where(far, x)
         size = gram.diagonal(dim1=-2, dim2=-1).real.sum(-1)
         probe = torch.where(far, probe, size)
         return Update(new, clipped=far, rescued=outside(stiefel.norm(c), tau), finiteness_probe=probe)

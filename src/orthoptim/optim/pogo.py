@@ -93,7 +93,7 @@ class POGO(Orthoptimizer):
         """See :meth:`Orthoptimizer.update`."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         normalized = Base.named(group["base"]).normalized
-        step, probe = yield from stiefel.pogo_columns(x, direction, lr, policy, normalized)
+        step, probe = yield stiefel.pogo_columns(x, direction, lr, policy, normalized)
         return Update(step.x, clipped=step.clipped, rescued=step.rescued, finiteness_probe=probe)
 
     @classmethod

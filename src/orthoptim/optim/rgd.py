@@ -81,7 +81,7 @@ class RGD(Orthoptimizer):
         g = direction.matrices
         b, square = yield [x @ g.mH, stiefel.square_norm(x)]
         y = stiefel.tangent_leap(x, g, b, direction.times(lr), group["metric"])
-        new, probe = yield from stiefel.RETRACTIONS[group["retraction"]](y)
+        new, probe = yield stiefel.RETRACTIONS[group["retraction"]](y)
         return Update(new, rescued=stiefel.is_scaled(square, x.shape[-2]), finiteness_probe=probe)
 
     @classmethod

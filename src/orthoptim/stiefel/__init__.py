@@ -23,7 +23,7 @@ from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step,
 from orthoptim.stiefel.policies import POLICIES, Policy, Rescue, half_factors, land, policy, rescue
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, Retracted, project_where, tangent, whitening
 from orthoptim.stiefel.steps import FORMS, Step, pogo_step
-from orthoptim.stiefel.sums import ColumnSums, largest, on_one_device
+from orthoptim.stiefel.sums import ColumnSums, flatten, largest, on_one_device
 from orthoptim.stiefel.unrolled import Table, Unrolled, unrolled
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "choose",
     "defect",
     "distance",
+    "flatten",
     "half_factors",
     "inner",
     "is_deficient",

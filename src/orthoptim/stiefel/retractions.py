@@ -40,7 +40,7 @@ def tangent(x: Tensor, g: Tensor, metric: str = "euclidean") -> Tensor:
 
 def qr(y: Tensor) -> ColumnSums[Retracted]:
     """The rows of Y orthonormalised from the first on, by Householder reflections of whole matrices."""
-    y, finite = _identity_unless_finite((yield from _rescaled(y)))
+    y, finite = _identity_unless_finite((yield _rescaled(y)))
     rows, pivots = row_qr_factors(y)
     usable = finite & full_rank(pivots)
     return Retracted(_nan_unless(usable, rows), torch.where(usable, 0.0, torch.nan))
@@ -53,7 +53,7 @@ def polar(y: Tensor) -> ColumnSums[Retracted]:
     may have any condition number below 1/(4pu), as with a singular value decomposition of Y. That takes 1.2 times as
     long for square matrices, and 0.6 times for 64×576.
     """
-    y = yield from _rescaled(y)
+    y = yield _rescaled(y)
     (gram,) = yield [y @ y.mH]
     y = whitening(gram, "polar", lift=True) @ y
     (gram,) = yield [y @ y.mH]
@@ -69,7 +69,7 @@ def cholesky(y: Tensor) -> ColumnSums[Retracted]:
 
     It loses u times the condition number of YYᴴ; doing it again wins that back.
     """
-    y = yield from _rescaled(y)
+    y = yield _rescaled(y)
     (gram,) = yield [y @ y.mH]
     y = whitening(gram, "cholesky") @ y
     (gram,) = yield [y @ y.mH]
@@ -123,7 +123,7 @@ def project_where(mask: Tensor, x: Tensor) -> ColumnSums[Retracted]:
     decomposed together that begin at multiples of that: which others are projected does not show in a matrix.
     """
     if torch.compiler.is_compiling() or isinstance(mask, torch._subclasses.FakeTensor):
-        near, probe = yield from polar(x)
+        near, probe = yield polar(x)
         return Retracted(torch.where(mask[..., None, None], near, x), torch.where(mask, probe, 0))
     matrices, selected = x.reshape(mask.numel(), *x.shape[-2:]), mask.reshape(-1)
     none = torch.zeros(selected.shape, dtype=x.real.dtype, device=x.device)
@@ -133,7 +133,7 @@ def project_where(mask: Tensor, x: Tensor) -> ColumnSums[Retracted]:
     if members.numel() == 0:
         return Retracted(x, none.reshape(mask.shape))
     chosen, before = selected[members], matrices[members]
-    near, probe = yield from polar(before)
+    near, probe = yield polar(before)
     new = matrices.index_put((members,), torch.where(chosen[:, None, None], near, before))
     return Retracted(
         new.reshape(x.shape), none.index_put((members,), torch.where(chosen, probe, 0)).reshape(mask.shape)
