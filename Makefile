@@ -6,8 +6,8 @@ WORKERS ?= 2
 # Of everything that is drawn at random.
 SEED ?= 0
 
-# The library without its experiments and benchmarks: what coverage is measured of.
-LIBRARY := tests src/orthoptim $(addprefix --ignore=,tests/experiments tests/test_bench.py src/orthoptim/experiments src/orthoptim/bench)
+# The library and its tests: what coverage is measured of.
+LIBRARY := tests src/orthoptim --ignore=tests/orthoptim_experiments
 
 .PHONY: demo test test-floor kills coverage mutants soak fuzz bench lint install clean
 

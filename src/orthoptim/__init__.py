@@ -6,6 +6,7 @@ from orthoptim.distributed.placement import long_dim_placement
 from orthoptim.functional import distance, is_orthogonal, orthogonalize_, project_
 from orthoptim.groups import param_groups
 from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Plan, Update, wrap
+from orthoptim.views import View
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ __all__ = [
     "Plan",
     "Update",
     "VAdam",
+    "View",
     "distance",
     "is_orthogonal",
     "long_dim_placement",

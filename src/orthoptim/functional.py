@@ -3,30 +3,30 @@
 All take plain tensors and DTensors. For a DTensor they are collective: every rank of its mesh must call them.
 """
 
-from types import ModuleType
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from orthoptim import stiefel
+from orthoptim.distributed import dtensor_ops
 from orthoptim.groups import Patterns, check_views, match
 from orthoptim.literals import INITS, Init
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, check_values, compute_dtype, is_dtensor, real_dtype
 from orthoptim.user_warnings import warn_user
 from orthoptim.validation import check_choice
-from orthoptim.views import Side, View, from_matrices, matrix_shape, to_matrices
+from orthoptim.views import Side, View, ViewLike
 
 TensorT = TypeVar("TensorT", bound=Tensor)
 TensorOrModule = TypeVar("TensorOrModule", bound=Tensor | nn.Module)
 
 
 @torch.no_grad()
-def distance(tensor: Tensor, *, view: View = "matrix", side: Side = "auto") -> Tensor:
+def distance(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto") -> Tensor:
     """Distance ‖XXᴴ − I‖_F from orthonormality, one value per matrix.
 
-    Of a DTensor, all ranks must ask, and are told the distances of all matrices.
+    Collective for DTensors: every rank must call it and receives the distances of all matrices.
 
     Example:
         >>> distance(torch.eye(3))
@@ -36,15 +36,16 @@ def distance(tensor: Tensor, *, view: View = "matrix", side: Side = "auto") -> T
         check_dtype(tensor.dtype)
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
-    with full_precision(tensor):
+    seen = View.of(view)
+    with full_precision(tensor.device):
         if is_dtensor(tensor):
-            distances: Tensor = dtensor_ops().distance(tensor, view, side)
+            distances: Tensor = dtensor_ops.distance(tensor, seen, side)
             return distances
-        return stiefel.distance(to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype)))
+        return seen.join_values([stiefel.distance(x) for x in _matrices(tensor, seen, side)])
 
 
 @torch.no_grad()
-def is_orthogonal(tensor: Tensor, *, view: View = "matrix", side: Side = "auto", tol: float | None = None) -> bool:
+def is_orthogonal(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto", tol: float | None = None) -> bool:
     """Whether every matrix is orthonormal up to ``tol`` (default: what rounding explains, 10·u·p).
 
     Example:
@@ -55,9 +56,15 @@ def is_orthogonal(tensor: Tensor, *, view: View = "matrix", side: Side = "auto",
         check_values(tensor)
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
-    p = matrix_shape(tensor.shape, view, side)[1]
-    limit = rounding(tensor.dtype, p) if tol is None else tol
-    return bool((distance(tensor, view=view, side=side) <= limit).all())
+    distances = distance(tensor, view=view, side=side)
+    parts = View.of(view).parts(tensor.shape, side)
+    limits = [rounding(tensor.dtype, part.p) if tol is None else tol for part in parts]
+    return all(bool((part.values(distances) <= limit).all()) for part, limit in zip(parts, limits, strict=True))
+
+
+def _matrices(tensor: Tensor, view: View, side: str) -> list[Tensor]:
+    """The matrices of each part of a plain tensor, in the dtype to compute in."""
+    return [x.to(compute_dtype(tensor.dtype)) for x in view.to_matrices(tensor.detach(), side)]
 
 
 def rounding(dtype: torch.dtype, p: int) -> float:
@@ -66,7 +73,7 @@ def rounding(dtype: torch.dtype, p: int) -> float:
 
 
 @torch.no_grad()
-def project_(tensor: TensorT, *, view: View = "matrix", side: Side = "auto") -> TensorT:
+def project_(tensor: TensorT, *, view: ViewLike = "matrix", side: Side = "auto") -> TensorT:
     """Replace every matrix by the nearest orthonormal one, in place.
 
     Warns where a matrix does not have full rank: its nearest orthonormal matrix is then an arbitrary one of many.
@@ -77,12 +84,12 @@ def project_(tensor: TensorT, *, view: View = "matrix", side: Side = "auto") -> 
     """
     try:
         check_values(tensor)
-        matrix_shape(tensor.shape, view, side)
+        View.of(view).parts(tensor.shape, side)
         if not is_finite(tensor):
             raise ValueError("is not finite")
     except ValueError as error:
         raise ValueError(f"cannot project a tensor that {error}") from None
-    deficient = project_counting_(tensor, view, side)
+    deficient = project_counting_(tensor, View.of(view), side)
     if deficient:
         warn_user(f"the tensor {RANK_DEFICIENT.format(deficient)}")
     return tensor
@@ -95,31 +102,36 @@ RANK_DEFICIENT = (
 
 
 @torch.no_grad()
-def project_counting_(tensor: Tensor, view: str, side: str) -> int:
+def project_counting_(tensor: Tensor, view: View, side: str) -> int:
     """:func:`project_` without its checks; returns how many matrices do not have full rank, up to rounding."""
-    with full_precision(tensor):
+    with full_precision(tensor.device):
         if is_dtensor(tensor):
-            matrices = dtensor_ops().whole_matrices(tensor, view, side)
+            matrices: list[Tensor] = dtensor_ops.whole_matrices(tensor, view, side)
         else:
-            matrices = to_matrices(tensor.detach(), view, side).to(compute_dtype(tensor.dtype))
-        nearest = stiefel.nearest(matrices)
-        # the polar factor H of Y = HX has the singular values of Y as its eigenvalues, and is only p×p
-        size = stiefel.max_entry(matrices).clamp_min(torch.finfo(real_dtype(matrices.dtype)).tiny)
-        values = torch.linalg.eigvalsh(stiefel.sym((matrices / size[..., None, None]) @ nearest.mH))
-        limit = 10 * torch.finfo(values.dtype).eps * values[..., -1].abs()
-        deficient = int((values[..., 0] <= limit).sum())
+            matrices = _matrices(tensor, view, side)
+        nearest = [stiefel.nearest(y) for y in matrices]
+        deficient = sum(_count_deficient(y, x) for y, x in zip(matrices, nearest, strict=True))
         if is_dtensor(tensor):
-            dtensor_ops().write_matrices_(tensor, nearest, view, side)
+            dtensor_ops.write_matrices_(tensor, nearest, view, side)
         else:
-            tensor.copy_(from_matrices(nearest, tensor.shape, view, side))
+            tensor.copy_(view.from_matrices(nearest, tensor.shape, side))
     return deficient
+
+
+def _count_deficient(y: Tensor, nearest: Tensor) -> int:
+    """How many of the matrices Y do not have full rank, up to rounding."""
+    # the polar factor H of Y = HX has the singular values of Y as its eigenvalues, and is only p×p
+    size = stiefel.max_entry(y).clamp_min(torch.finfo(real_dtype(y.dtype)).tiny)
+    values = torch.linalg.eigvalsh(stiefel.sym((y / size[..., None, None]) @ nearest.mH))
+    limit = 10 * torch.finfo(values.dtype).eps * values[..., -1].abs()
+    return int((values[..., 0] <= limit).sum())
 
 
 @torch.no_grad()
 def is_finite(tensor: Tensor) -> bool:
     """Whether all entries are finite, on all ranks that share the tensor."""
     if is_dtensor(tensor):
-        return bool(dtensor_ops().is_finite(tensor))
+        return bool(dtensor_ops.is_finite(tensor))
     return bool(torch.isfinite(tensor).all())
 
 
@@ -128,7 +140,7 @@ def orthogonalize_(
     target: TensorOrModule,
     patterns: Patterns | None = None,
     *,
-    view: View = "matrix",
+    view: ViewLike = "matrix",
     side: Side = "auto",
     init: Init = "project",
     generator: torch.Generator | None = None,
@@ -165,15 +177,15 @@ def orthogonalize_(
         return target
     try:
         check_values(target)
-        matrix_shape(target.shape, view, side)
+        View.of(view).parts(target.shape, side)
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
-    _randomize_(target, view, side, generator)
+    _randomize_(target, View.of(view), side, generator)
     return target
 
 
 def _orthogonalize_module_(
-    module: nn.Module, patterns: Patterns, view: View, side: Side, init: Init, generator: torch.Generator | None
+    module: nn.Module, patterns: Patterns, view: ViewLike, side: Side, init: Init, generator: torch.Generator | None
 ) -> None:
     """All parameters are checked before one is changed."""
     matched = match(module, patterns)
@@ -187,28 +199,23 @@ def _orthogonalize_module_(
         if init == "project" and not is_finite(param):
             raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
     for name, param, options in work:
-        seen = options.get("view", view), options.get("side", side)
+        own_view, own_side = View.of(options.get("view", view)), options.get("side", side)
         if init == "random":
-            _randomize_(param, *seen, generator)
+            _randomize_(param, own_view, own_side, generator)
             continue
-        deficient = project_counting_(param, *seen)
+        deficient = project_counting_(param, own_view, own_side)
         if deficient:
             warn_user(f"parameter {name!r} {RANK_DEFICIENT.format(deficient)}")
 
 
-def _randomize_(tensor: Tensor, view: str, side: str, generator: torch.Generator | None) -> None:
-    with full_precision(tensor):
+def _randomize_(tensor: Tensor, view: View, side: str, generator: torch.Generator | None) -> None:
+    with full_precision(tensor.device):
         if is_dtensor(tensor):
-            dtensor_ops().randomize_(tensor, view, side, generator)
+            dtensor_ops.randomize_(tensor, view, side, generator)
             return
-        batch, p, n, _ = matrix_shape(tensor.shape, view, side)
-        dtype = compute_dtype(tensor.dtype)
-        x = stiefel.random(*batch, p, n, dtype=dtype, device=tensor.device, generator=generator)
-    tensor.copy_(from_matrices(x, tensor.shape, view, side))
-
-
-def dtensor_ops() -> ModuleType:
-    """The same functions for DTensors; imported only where there is one."""
-    from orthoptim.distributed import dtensor_ops
-
-    return dtensor_ops
+        dtype, device = compute_dtype(tensor.dtype), tensor.device
+        drawn = [
+            stiefel.random(*part.batch, part.p, part.n, dtype=dtype, device=device, generator=generator)
+            for part in view.parts(tensor.shape, side)
+        ]
+    tensor.copy_(view.from_matrices(drawn, tensor.shape, side))

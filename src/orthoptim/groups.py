@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from orthoptim.base import Base
 from orthoptim.convolutions import check_convolution, convolutions
 from orthoptim.user_warnings import warn_user
-from orthoptim.views import VIEWS, matrix_shape
+from orthoptim.views import VIEWS, View, ViewLike
 
-Patterns = Mapping[str, str | Mapping[str, Any] | None]
+Patterns = Mapping[str, str] | Mapping[str, View] | Mapping[str, str | View | Mapping[str, Any] | None]
 """Shell pattern on parameter names → view, or a dict of options with ``view`` among them; ``None``: no constraint.
 
-The views are typed as ``str`` rather than :data:`View`, so that a dict may be kept in a variable of its own.
+The names of views are typed as ``str``, so that a dict may be kept in a variable of its own.
 """
 
 Matched = list[tuple[dict[str, Any], list[tuple[str, nn.Parameter]]]]
@@ -57,8 +57,12 @@ def match(module: nn.Module, patterns: Patterns) -> Matched:
     for pattern, value in patterns.items():
         options = dict(value) if isinstance(value, Mapping) else {"view": value}
         view = options.get("view", "matrix")
-        if view is not None and view not in VIEWS:
-            raise ValueError(f"Invalid view of pattern {pattern!r}: {view!r}; use {', '.join(VIEWS)}, or None")
+        try:
+            view = None if view is None else View.of(view)
+        except ValueError:
+            raise ValueError(
+                f"Invalid view of pattern {pattern!r}: {view!r}; use {', '.join(VIEWS)}, a View, or None"
+            ) from None
         found = [name for name, param in left.items() if _matches(pattern, names[param])]
         if not found:
             raise ValueError(_no_match(pattern, names.values()))
@@ -89,7 +93,7 @@ def _no_match(pattern: str, names_of_all: Iterable[list[str]]) -> str:
     return f"pattern {pattern!r} matches no parameter; near names: {', '.join(near)}"
 
 
-def check_views(module: nn.Module, matched: Matched, view: str, side: str) -> None:
+def check_views(module: nn.Module, matched: Matched, view: ViewLike, side: str) -> None:
     """Refuse, by name, a parameter that cannot be seen as asked, or would be seen as nobody expects.
 
     Args:
@@ -100,12 +104,12 @@ def check_views(module: nn.Module, matched: Matched, view: str, side: str) -> No
     """
     layers = convolutions(module)
     for options, named in matched:
-        seen = options.get("view", view), options.get("side", side)
+        own_view, own_side = View.of(options.get("view", view)), options.get("side", side)
         for name, param in named:
             try:
-                matrix_shape(param.shape, *seen)
+                own_view.parts(param.shape, own_side)
                 if param in layers:
-                    check_convolution(param, layers[param], *seen)
+                    check_convolution(param, layers[param], own_view, own_side)
             except ValueError as error:
                 raise ValueError(f"parameter {name!r} {error}") from None
 

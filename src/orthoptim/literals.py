@@ -1,6 +1,6 @@
 """The names that options take, as types: a type checker finds a misspelt one.
 
-They stand below everything else, so that any module may import them. ``View`` and ``Side`` are in
+They stand below everything else, so that any module may import them. ``ViewName`` and ``Side`` are in
 :mod:`orthoptim.views`.
 """
 

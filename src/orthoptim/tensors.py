@@ -73,3 +73,8 @@ def has_values(tensor: Tensor) -> bool:
     if is_dtensor(tensor):
         tensor = tensor.to_local()
     return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """The tensor that this rank holds of a DTensor (``to_local()`` would make a new one), or a plain tensor itself."""
+    return tensor._local_tensor if is_dtensor(tensor) else tensor

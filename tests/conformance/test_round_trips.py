@@ -118,6 +118,13 @@ def test_round_trips_do_not_show(view, dtype, method, layout, neighbours, before
     same_after_a_round_trip(build, parameters(view, dtype, LAYOUTS[layout], neighbours), before, after)
 
 
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_slices_of_a_flat_tensor_that_are_not_aligned(method):
+    """BLAS rounds by where matrices start in memory, and a copy starts elsewhere."""
+    params = parameters("matrix", torch.float32, torch.Tensor.contiguous, neighbours=True)
+    same_after_a_round_trip(METHODS[method], params, [set(), set()], [set(), {1}, {2}, {1}, {2}])
+
+
 BASES = [oo.VAdam(), oo.SGD(momentum=0.9), oo.Adam(), oo.Muon()]
 
 

@@ -96,7 +96,7 @@ def tensor_parallel(rank):
 def test_tensor_parallel(two):
     for difference, strategies in two.run(tensor_parallel):
         assert difference < 1e-5
-        assert strategies == ["local", "exchange", "whole"]
+        assert sorted(strategies) == ["exchange", "local", "whole"]
 
 
 def ddp(rank, steps):

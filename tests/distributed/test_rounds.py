@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import orthoptim as oo
-from orthoptim.bench.scale import study
-from orthoptim.bench.scale.models import MODELS, Case
-from orthoptim.bench.scale.world import fake_world, parameters
 from orthoptim.distributed import rounds
+from orthoptim_experiments.bench.scale import study
+from orthoptim_experiments.bench.scale.models import MODELS, Case
+from orthoptim_experiments.bench.scale.world import fake_world, parameters
 from tests.distributed.cases import FOUR
 from tests.distributed.test_placements import ALL, DEFAULT, TOLERANCE, check, differences
 
@@ -17,7 +17,7 @@ def planned(shapes, copies, world):
     with fake_world(0, world) as mesh:
         opt = oo.POGO(parameters(Case(shapes, copies, "first dim", world), mesh), lr=0.1)
         shown = opt.plan()
-        parts = [[part for _, part in some] for some in opt._sharded_step().plans.rounds]
+        parts = opt._sharded_step().plan.rounds
     owned = [
         [sum(part.owners[rank][1] - part.owners[rank][0] for part in some) for rank in range(world)] for some in parts
     ]

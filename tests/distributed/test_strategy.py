@@ -2,10 +2,10 @@
 
 import pytest
 
-from orthoptim.bench.scale import study
-from orthoptim.bench.scale.models import Case
 from orthoptim.distributed import sharded_plan
 from orthoptim.distributed.choice import choose
+from orthoptim_experiments.bench.scale import study
+from orthoptim_experiments.bench.scale.models import Case
 
 
 def sent(monkeypatch, strategy, shape, world=8):

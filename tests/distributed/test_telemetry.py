@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import orthoptim as oo
-from orthoptim.views import to_matrices
+from orthoptim.views import View
 from tests.distributed.cases import FOUR, place, start
 
 
@@ -18,7 +18,7 @@ def damaged(rank):
             param = nn.Parameter(place(sound.clone(), case) if placed else sound.clone())
             opt = oo.POGO([("weight", param)], lr=0.1, view=case.view, side=case.side)
             broken = sound.clone()
-            matrices = to_matrices(broken, case.view, case.side)
+            (matrices,) = View.of(case.view).to_matrices(broken, case.side)
             matrices[(0,) * (matrices.ndim - 1)] = 0
             with torch.no_grad():
                 param.copy_(place(broken, case) if placed else broken)

@@ -8,9 +8,9 @@ from torch.optim import lr_scheduler
 
 import orthoptim as oo
 from orthoptim import stiefel
-from orthoptim.bench.measure import extra_bytes
 from orthoptim.engine import compiling
-from orthoptim.stiefel import cost
+from orthoptim.stiefel import cost_model
+from orthoptim_experiments.bench.measure import extra_bytes
 from tests.conformance.methods import clones, point, set_gradients, steps
 
 
@@ -111,7 +111,7 @@ def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monke
     """Also where a gradient is not finite: that matrix keeps its value and its state."""
     monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
     if layout == "large":  # their state has the batch last in memory
-        monkeypatch.setattr(cost, "TINY_BLOCK", 8)
+        monkeypatch.setattr(cost_model, "TINY_BLOCK", 8)
     params = _tiny_parameters(layout)
     others = clones(params)
     options = {"view": "kernels"} if params[0].ndim == 4 else {}

@@ -13,7 +13,7 @@ import orthoptim as oo
 from orthoptim.base import Base
 from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.state import lay_together, together
-from orthoptim.stiefel import cost
+from orthoptim.stiefel import cost_model
 
 
 def parameters(count, *shape, columns=False, dtype=torch.float32):
@@ -183,7 +183,7 @@ def test_many_tiny_matrices_have_a_state_with_the_batch_last_in_memory_and_step_
     """In one block or in several, after a load, and from a state that lies otherwise."""
 
     def run(block, load=None):
-        monkeypatch.setattr(cost, "TINY_BLOCK", block)
+        monkeypatch.setattr(cost_model, "TINY_BLOCK", block)
         param = parameters(1, 5, 7, 3, 3, dtype=dtype)[0]
         opt = oo.POGO([param], 0.3, base, view="kernels")
         for step in range(4):

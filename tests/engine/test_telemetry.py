@@ -108,7 +108,7 @@ def test_loggers_get_plain_numbers(per_parameter):
     assert numbers[f"{second}max_distance"] == drift[1].max_distance
     assert numbers[f"{second}rescued"] == 0
     assert {type(value) for value in plan.as_dict().values()} == {int}
-    assert len(plan.as_dict()) == 4 * len(plan)
+    assert len(plan.as_dict()) == 5 * len(plan)
     assert plan.as_dict()["group1/bucket0/n"] == 6
 
 
@@ -116,7 +116,8 @@ def test_a_table_is_still_a_list_of_tuples():
     opt = oo.POGO([point(4, 6)], lr=0.1)
     (drift,), (plan,) = opt.drift(), opt.plan()
     assert isinstance(drift, oo.Drift)
-    assert isinstance(plan, oo.Plan)
+    assert isinstance(opt.plan(), oo.Plan)
+    assert isinstance(plan, tuple)
     assert opt.drift() == [drift]
     for table in (opt.drift(per_parameter=True), opt.plan()):
         for twin in (pickle.loads(pickle.dumps(table)), copy.deepcopy(table)):

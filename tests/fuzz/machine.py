@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.views import from_matrices, matrix_shape
+from orthoptim.views import View
 from tests.fuzz import operations as ops
 from tests.fuzz import start
 from tests.fuzz.gradients import LAYOUTS, gradients_of
@@ -341,7 +341,7 @@ class Machine:
         param, group = self._member(place)
         promise = promise_of(self.main.method, group)
         spectral = self._distances(place, Promise(0.0))
-        _, p, n, _ = matrix_shape(param.shape, group["view"], group["side"])
+        ((_, p, n, *_),) = View.of(group["view"]).parts(param.shape, group["side"])
         tolerance = rounding(param.dtype, p, n)
         if promise is None:
             record.kept &= spectral <= tolerance
@@ -474,8 +474,9 @@ class Machine:
 
 def _shaped(matrices: Tensor, param: Tensor, group: dict[str, Any]) -> Tensor:
     """Matrices (B, p, n) in the shape of the parameter."""
-    batch, p, n, _ = matrix_shape(param.shape, group["view"], group["side"])
-    return from_matrices(matrices.reshape(*batch, p, n), param.shape, group["view"], group["side"])
+    view, side = View.of(group["view"]), group["side"]
+    ((batch, p, n, *_),) = view.parts(param.shape, side)
+    return view.from_matrices([matrices.reshape(*batch, p, n)], param.shape, side)
 
 
 def _give(param: Tensor, group: dict[str, Any], gradients: Tensor, layout: str) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.tensors import compute_dtype
-from orthoptim.views import matrix_shape, to_matrices
+from orthoptim.views import View
 
 SAFE = 0.5
 STRICT = 1.5e-6
@@ -66,8 +66,8 @@ def wide(tensor: Tensor) -> Tensor:
 
 def matrices_of(tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
     """The matrices (B, p, n) of a tensor that has the shape of a parameter of the group."""
-    _, p, n, _ = matrix_shape(tensor.shape, group["view"], group["side"])
-    return to_matrices(tensor.detach(), group["view"], group["side"]).reshape(-1, p, n)
+    (matrices,) = View.of(group["view"]).to_matrices(tensor.detach(), group["side"])
+    return matrices.reshape(-1, *matrices.shape[-2:])
 
 
 def distances(matrices: Tensor, frobenius: bool = False) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import orthoptim as oo
-from orthoptim.views import from_matrices, matrix_shape
+from orthoptim.views import View
 from tests.fuzz.gradients import LAYOUTS
 
 METHODS: dict[str, type[oo.Orthoptimizer]] = {
@@ -83,9 +83,9 @@ def new_params(group: Group, generator: torch.Generator) -> list[torch.nn.Parame
 
 
 def _identity(value: Tensor, view: str = "matrix", side: str = "auto") -> Tensor:
-    batch, p, n, _ = matrix_shape(value.shape, view, side)
-    eye = torch.eye(p, n, dtype=value.dtype).expand(*batch, p, n)
-    return from_matrices(eye, value.shape, view, side).clone(memory_format=torch.contiguous_format)
+    parts = View.of(view).parts(value.shape, side)
+    eyes = [torch.eye(p, n, dtype=value.dtype).expand(*batch, p, n) for batch, p, n, *_ in parts]
+    return View.of(view).from_matrices(eyes, value.shape, side).clone(memory_format=torch.contiguous_format)
 
 
 def group_dict(group: Group, params: list[torch.nn.Parameter]) -> dict[str, Any]:

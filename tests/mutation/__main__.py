@@ -43,7 +43,7 @@ TESTS = {
     "geometry": ["stiefel/test_geometry.py"],
     "polynomial": ["stiefel/test_polynomial.py"],
     "points": ["stiefel/test_points.py"],
-    "cost": ["stiefel/test_cost.py", "stiefel/test_steps.py", "stiefel/test_policies.py"],
+    "cost_model": ["stiefel/test_cost_model.py", "stiefel/test_steps.py", "stiefel/test_policies.py"],
     "columns": ["stiefel/test_columns.py"],
     "sums": ["stiefel/test_sums.py"],
     "direction": ["stiefel/test_sums.py", "stiefel/test_columns.py"],

@@ -56,17 +56,17 @@ def test_agrees_with_its_oracle_over_50_steps(name, dtype):
     params = [point(3, 4, 6, dtype=dtype), point(5, 5, dtype=dtype, seed=1), point(6, 4, dtype=dtype, seed=2)]
     mine, theirs = bases or (oo.SGD(), lambda: lambda x, g: g)
     opt = cls(params, 0.02, base=mine, **options)
-    singles = [m.clone() for p in params for m in oo.views.to_matrices(p.detach()).reshape(-1, *_shape(p))]
+    singles = [m.clone() for p in params for m in oo.View().to_matrices(p.detach())[0].reshape(-1, *_shape(p))]
     directions = [theirs() for _ in singles]
     for t in range(50):
         set_gradients(params, t)
-        grads = [m.clone() for p in params for m in oo.views.to_matrices(p.grad).reshape(-1, *_shape(p))]
+        grads = [m.clone() for p in params for m in oo.View().to_matrices(p.grad)[0].reshape(-1, *_shape(p))]
         opt.step()
         singles = [
             oracle(x, direction(x, g), 0.02, **options)
             for x, g, direction in zip(singles, grads, directions, strict=True)
         ]
-    result = [m for p in params for m in oo.views.to_matrices(p.detach()).reshape(-1, *_shape(p))]
+    result = [m for p in params for m in oo.View().to_matrices(p.detach())[0].reshape(-1, *_shape(p))]
     for one, two in zip(result, singles, strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
 

@@ -1,16 +1,21 @@
 """Which pieces of its matrices each rank holds, read from the placements of a DTensor."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import product
-from typing import cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from orthoptim.views import matrix_shape
+from orthoptim.distributed.torch_dtensor import replicate
+from orthoptim.views import Blocks, Part, View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Placement, Shard
 
 Index = slice | Tensor
 """The places of a piece along one side of a matrix."""
@@ -47,7 +52,7 @@ class Layout:
         return self.ranks.index(dist.get_rank())
 
     @cached_property
-    def stored(self) -> "Layout":
+    def stored(self) -> Layout:
         """The same of the matrices as the tensor holds them: rows are columns, where that is transposed.
 
         ShardedBucket travel so: to transpose them on the way costs more than all else that is done to them.
@@ -70,71 +75,194 @@ class Layout:
         return [(length(rows, self.p), length(columns, self.n)) for rows, columns in pairs]
 
 
+class Segment(NamedTuple):
+    """Matrices of a parameter that are cut in one way.
+
+    Attributes:
+        layout: how they are cut.
+        blocks: where the pieces of this rank are in its local tensor; None: they are all of it.
+    """
+
+    layout: Layout
+    blocks: Blocks | None
+
+
 def length(index: Index, size: int) -> int:
     """How many of ``size`` places there are."""
     return len(range(*index.indices(size))) if isinstance(index, slice) else index.numel()
 
 
-def first_matrix_dim(ndim: int, view: str) -> int:
-    """The first dim of a tensor that is not of its batch."""
-    return 0 if view == "filters" else ndim - 2
-
-
 def sharded_dim(placement: Placement) -> int | None:
     """The dim of the tensor that a placement cuts, evenly or in strides."""
     # torch's own placement for cuts in strides is a Shard in some versions, and not in others
-    cuts = isinstance(placement, Shard) or hasattr(placement, "split_factor")
-    return int(cast(Shard, placement).dim) if cuts else None
+    cuts = placement.is_shard() or hasattr(placement, "split_factor")
+    return int(cast("Shard", placement).dim) if cuts else None
 
 
-def cutting_dims(param: DTensor, view: str) -> list[int]:
+def cutting_dims(param: DTensor, view: View) -> list[int]:
     """The dims of the mesh along which matrices are cut."""
-    first = first_matrix_dim(param.ndim, view)
-    mesh = param.device_mesh
+    mesh, uncut = param.device_mesh, _batch_dims(param, view)
     dims = [sharded_dim(placement) for placement in param.placements]
-    return [i for i, dim in enumerate(dims) if dim is not None and dim >= first and mesh.size(i) > 1]
+    return [i for i, dim in enumerate(dims) if dim is not None and dim not in uncut and mesh.size(i) > 1]
 
 
-def batch_placements(param: DTensor, view: str) -> list[Placement]:
+def is_cut(param: DTensor, view: View) -> bool:
+    """Whether matrices lie on several ranks."""
+    return bool(cutting_dims(param, view)) and param.device_mesh.get_coordinate() is not None
+
+
+def batch_placements(param: DTensor, view: View) -> list[Placement]:
     """The placements of a tensor with one value for each matrix of the parameter."""
-    first = first_matrix_dim(param.ndim, view)
+    batch = _batch_dims(param, view)
     dims = [sharded_dim(placement) for placement in param.placements]
     return [
-        placement if dim is not None and dim < first else Replicate()
+        _cut_of(placement, batch[dim]) if dim is not None and dim in batch else replicate()
         for placement, dim in zip(param.placements, dims, strict=True)
     ]
 
 
-def make_layout(param: DTensor, view: str, side: str) -> Layout:
-    """The layout of a parameter.
+def _batch_dims(param: DTensor, view: View) -> dict[int, int]:
+    """The dims of the tensor that are cut between matrices, if at all, with the dims of the batch that they become."""
+    first = view.leading_dims(param.ndim)
+    dims = {dim: dim for dim in range(first)}
+    return {**dims, view.divided_dim(param.ndim): first} if _is_cut_between_blocks(param, view) else dims
+
+
+def _is_cut_between_blocks(param: DTensor, view: View) -> bool:
+    """Whether the dim that a view divides is cut between blocks, as a vector with an entry for each block would be."""
+    if not view.is_divided:
+        return False
+    (run, *others), dim = view.runs(param.shape), view.divided_dim(param.ndim)
+    if others:  # blocks of several sizes
+        return False
+    blocks, entries = _places(param, dim, run.count)[1], _places(param, dim, param.shape[dim])[1]
+    offsets = torch.arange(run.size)
+    return all(torch.equal((blocks[at][:, None] * run.size + offsets).reshape(-1), entries[at]) for at in entries)
+
+
+def local_batch(param: DTensor, view: View) -> torch.Size:
+    """The shape of a tensor with one value for each matrix of which this rank holds pieces."""
+    shape = param.to_local().shape
+    leading = shape[: view.leading_dims(param.ndim)]
+    if not view.is_divided:
+        return leading
+    runs = view.runs(param.shape)
+    if _is_cut_between_blocks(param, view):
+        return torch.Size([*leading, shape[runs[0].dim] // runs[0].size])
+    return torch.Size([*leading, sum(run.count for run in runs)])
+
+
+def local_view(param: DTensor, view: View) -> View:
+    """The view of the local tensor of a parameter whose matrices are not cut, and of which this rank holds some."""
+    if not view.is_divided:
+        return view
+    run, local = view.runs(param.shape)[0], param.to_local().shape[view.divided_dim(param.ndim)]
+    return view if local == param.shape[run.dim] else view.of_blocks(local // run.size)
+
+
+def local_parts(param: DTensor, view: View, side: str) -> tuple[Part, ...]:
+    """The matrices in the local tensor of a parameter whose matrices are not cut; none, where it is empty."""
+    if view.is_divided and param.to_local().numel() == 0:
+        return ()
+    return local_view(param, view).parts(param.to_local().shape, side)
+
+
+def make_segments(param: DTensor, view: View, side: str) -> list[Segment]:
+    """How the matrices of a parameter are cut; those that are cut in one way, and follow each other, together.
 
     Raises:
         ValueError: for placements that are neither replicated nor sharded.
     """
-    mesh, placements = param.device_mesh, param.placements
-    if any(isinstance(placement, Partial) for placement in placements):
-        raise ValueError(f"has placements {placements}: a parameter that is a pending sum cannot be orthogonal")
-    _, p, n, transposed = matrix_shape(param.shape, view, side)
-    first = first_matrix_dim(param.ndim, view)
-    batch = param.to_local().shape[:first]
-    cutting = cutting_dims(param, view)
+    mesh, shape = param.device_mesh, param.shape
+    if any(placement.is_partial() for placement in param.placements):
+        raise ValueError(f"has placements {param.placements}: a parameter that is a pending sum cannot be orthogonal")
     coordinate = mesh.get_coordinate()
-    if coordinate is None or not cutting:
-        return Layout(p, n, transposed, batch, (dist.get_rank(),), (slice(0, p),), (slice(0, n),))
-    places: dict[int, tuple[Index, Index]] = {}
-    along = {dim: _places(param, dim) for dim in range(first, param.ndim)}
+    assert coordinate is not None
+    dims = view.matrix_dims(param.ndim)
+    along = {dim: _places(param, dim, shape[dim]) for dim in dims}
+    places: dict[int, dict[int, Tensor]] = {}  # by rank and dim
+    cutting = cutting_dims(param, view)
     for point in product(*(range(mesh.size(i)) for i in cutting)):
         at = list(coordinate)
         for i, place in zip(cutting, point, strict=True):
             at[i] = place
-        sides = [parts[tuple(at[i] for i in dims)] for dims, parts in along.values()]
-        rows, columns = sides[0], reduce(_outer, zip(sides[1:], param.shape[first + 1 :], strict=True), _START)[0]
-        short, long = (columns, rows) if transposed else (rows, columns)
-        places[int(mesh.mesh[tuple(at)])] = (_compact(short), _compact(long))
-    ranks = tuple(sorted(places))  # as process groups sort theirs
-    return Layout(
-        p, n, transposed, batch, ranks, tuple(places[r][0] for r in ranks), tuple(places[r][1] for r in ranks)
-    )
+        rank = int(mesh.mesh[tuple(at)])
+        places[rank] = {dim: parts[tuple(at[i] for i in cut)] for dim, (cut, parts) in along.items()}
+    leading = param.to_local().shape[: view.leading_dims(param.ndim)]
+    segments: list[Segment] = []
+    count = 0
+    for part in view.parts(shape, side):
+        if part.blocks is None:
+            return [Segment(_layout(part, leading, dims, shape, places), None)]
+        last: dict[int, Tensor] = {}
+        for index in range(part.blocks.count):
+            start = part.blocks.start + index * part.blocks.size
+            inside = {rank: _within(at[part.blocks.dim], start, part.blocks.size) for rank, at in places.items()}
+            if not any(rows.numel() for rows in inside.values()):  # the block is that of other ranks
+                continue
+            if last and all(torch.equal(last[rank], rows) for rank, rows in inside.items()):
+                segments[-1] = _with_one_more(segments[-1])
+            else:
+                segments.append(_segment(part, leading, dims, shape, places, inside, start, count))
+            last = inside
+            count += 1
+    return segments
+
+
+def _segment(
+    part: Part,
+    leading: torch.Size,
+    dims: tuple[int, ...],
+    shape: torch.Size,
+    places: dict[int, dict[int, Tensor]],
+    inside: dict[int, Tensor],
+    start: int,
+    first: int,
+) -> Segment:
+    """One block: ``inside`` are the places of each rank in it, from its ``start`` along the divided dim."""
+    assert part.blocks is not None
+    dim, size = part.blocks.dim, part.blocks.size
+    of_block = {rank: {**at, dim: inside[rank]} for rank, at in places.items()}
+    block_shape = torch.Size([*shape[:dim], size, *shape[dim + 1 :]])
+    layout = _layout(part, torch.Size([*leading, 1]), dims, block_shape, of_block)
+    here = dist.get_rank()
+    before = int((places[here][dim] < start).sum())
+    return Segment(layout, replace(part.blocks, start=before, size=inside[here].numel(), count=1, first=first))
+
+
+def _with_one_more(segment: Segment) -> Segment:
+    """The segment and the block after it, which is cut in the same way."""
+    layout, blocks = segment
+    assert blocks is not None
+    batch = torch.Size([*layout.batch[:-1], layout.batch[-1] + 1])
+    return Segment(replace(layout, batch=batch), replace(blocks, count=blocks.count + 1))
+
+
+def _within(places: Tensor, start: int, size: int) -> Tensor:
+    """Those of some places along a dim that are in a block, counted from its start."""
+    return places[(places >= start) & (places < start + size)] - start
+
+
+def _layout(
+    part: Part, batch: torch.Size, dims: tuple[int, ...], shape: torch.Size, places: dict[int, dict[int, Tensor]]
+) -> Layout:
+    """The layout of matrices whose sides are made of the dims ``dims`` of a tensor of a shape.
+
+    Args:
+        part: the matrices.
+        batch: the shape of the batch of which this rank holds pieces.
+        dims: that of the rows, then those of the columns.
+        shape: the shape.
+        places: for each rank and dim the places of its pieces.
+    """
+    sides: dict[int, tuple[Index, Index]] = {}
+    for rank, at in places.items():
+        columns = reduce(_outer, [(at[dim], shape[dim]) for dim in dims[1:]], _START)[0]
+        short, long = (columns, at[dims[0]]) if part.transposed else (at[dims[0]], columns)
+        sides[rank] = (_compact(short), _compact(long))
+    ranks = tuple(sorted(sides))  # as process groups sort theirs
+    rows, columns_of = tuple(sides[rank][0] for rank in ranks), tuple(sides[rank][1] for rank in ranks)
+    return Layout(part.p, part.n, part.transposed, batch, ranks, rows, columns_of)
 
 
 _START = (torch.zeros(1, dtype=torch.int64), 1)
@@ -146,21 +274,30 @@ def _outer(left: tuple[Tensor, int], right: tuple[Tensor, int]) -> tuple[Tensor,
     return (a[:, None] * size + b).reshape(-1), size
 
 
-def _places(param: DTensor, dim: int) -> tuple[list[int], dict[tuple[int, ...], Tensor]]:
-    """The dims of the mesh that cut a dim of the tensor, and the places along it by the coordinates in them."""
-    parts: dict[tuple[int, ...], Tensor] = {(): torch.arange(param.shape[dim])}
+def _places(param: DTensor, dim: int, length: int) -> tuple[list[int], dict[tuple[int, ...], Tensor]]:
+    """The dims of the mesh that cut a dim of the tensor, and the places along it by the coordinates in them.
+
+    Args:
+        param: the tensor.
+        dim: the dim.
+        length: how many places there are along it.
+    """
+    parts: dict[tuple[int, ...], Tensor] = {(): torch.arange(length)}
     dims = [i for i, placement in enumerate(param.placements) if sharded_dim(placement) == dim]
     for i in dims:
-        placement = param.placements[i]
-        strides = {"split_factor": placement.split_factor} if hasattr(placement, "split_factor") else {}
-        cut = cast(type[Shard], type(placement))(0, **strides)
-        count = param.device_mesh.size(i)
+        cut, count = _cut_of(param.placements[i], 0), param.device_mesh.size(i)
         parts = {
             (*key, place): part
             for key, whole in parts.items()
             for place, part in enumerate(cut._split_tensor(whole, count, with_padding=False)[0])
         }
     return dims, parts
+
+
+def _cut_of(placement: Placement, dim: int) -> Shard:
+    """The same cut along another dim."""
+    strides = {"split_factor": placement.split_factor} if hasattr(placement, "split_factor") else {}
+    return cast("type[Shard]", type(placement))(dim, **strides)
 
 
 def _compact(index: Tensor) -> Index:

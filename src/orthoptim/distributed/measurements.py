@@ -1,31 +1,38 @@
 """Measuring all matrices of many DTensors with two collectives of a round, however many there are."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.collectives import BACK, OUT, AllToAll, Job, Steps, run
 from orthoptim.distributed.handshake import meshes
-from orthoptim.distributed.layout import first_matrix_dim
+from orthoptim.distributed.layout import local_batch, local_parts
 from orthoptim.distributed.packing import FieldSpec, by_owner, packed, packed_layout, unpack_all
 from orthoptim.distributed.rounds import make_rounds
 from orthoptim.distributed.sharded_buckets import ShardedBucket, assemble, make_sharded_buckets
 from orthoptim.tensors import compute_dtype, real_dtype
-from orthoptim.views import matrix_shape
+from orthoptim.views import View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 Measure = Callable[[Tensor], Tensor]
 """A real number for each of the matrices (B, p, n)."""
 
 
 @torch.no_grad()
-def measure_sharded(params: Sequence[DTensor], view: str, side: str, measure: Measure) -> list[Tensor]:
+def measure_sharded(params: Sequence[DTensor], view: View, side: str, measure: Measure) -> list[Tensor]:
     """For each parameter the measure of the matrices of which this rank holds pieces, of its local batch shape."""
-    local, cut = make_sharded_buckets(params, view, side, lambda layout: "local" if layout.cut == "none" else "whole")
-    found: dict[int, Tensor] = {}
+    local, cut = make_sharded_buckets(params, view, side, lambda layout: "whole")
+    found = [
+        torch.empty(local_batch(param, view), dtype=real_dtype(compute_dtype(param.dtype)), device=param.device)
+        for param in params
+    ]
 
     def look(pieces: ShardedBucket) -> Steps:
         layout = pieces.layout
@@ -43,23 +50,18 @@ def measure_sharded(params: Sequence[DTensor], view: str, side: str, measure: Me
             [packed([values])] * len(layout.ranks), [[(b - a) * of_values.size] for a, b in pieces.owners], BACK
         )
         (together,) = of_values.unpack(torch.cat([one for (one,) in cast(list[list[Tensor]], answer)]), pieces.count)
-        together = together.contiguous()
-        for i, mine in zip(pieces.members, together.view(len(pieces.members), -1), strict=True):
-            found[i] = mine.view(layout.batch)
+        for i, measured in zip(pieces.members, together.reshape(len(pieces.members), -1), strict=True):
+            pieces.write_stack_(found[i].unsqueeze(0), measured)
 
     checked: set[dist.ProcessGroup] = set()
     for some in make_rounds(cut):
-        run([Job(pieces.group, pieces.device, look(pieces)) for pieces in some], 0, lambda *_: None, checked)
+        run([Job(pieces.process_group, pieces.device, look(pieces)) for pieces in some], 0, lambda *_: None, checked)
     for i in local:
-        x = params[i].to_local()
-        _, p, n, transposed = matrix_shape(params[i].shape, view, side)
-        batch = x.shape[: first_matrix_dim(x.ndim, view)]
-        x = x.reshape(batch.numel(), n, p).mT if transposed else x.reshape(batch.numel(), p, n)
-        found[i] = measure(x.to(compute_dtype(x.dtype))).view(batch)
-    for i, param in enumerate(params):
-        if i not in found:  # its batch is elsewhere
-            found[i] = torch.empty(0, dtype=real_dtype(compute_dtype(param.dtype)), device=param.device)
-    return [found[i] for i in range(len(params))]
+        x = params[i].to_local().to(compute_dtype(params[i].dtype))
+        for part in local_parts(params[i], view, side):
+            values = measure(part.matrices(x).reshape(-1, part.p, part.n))
+            part.values(found[i]).copy_(values.view(part.batch))
+    return found
 
 
 def largest(params: Sequence[DTensor], values: Sequence[Tensor]) -> list[float]:

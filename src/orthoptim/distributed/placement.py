@@ -2,16 +2,18 @@
 
 from typing import TYPE_CHECKING
 
+import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.views import Side, View, matrix_shape
+from orthoptim.distributed.torch_dtensor import shard
+from orthoptim.views import Side, View, ViewLike
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Shard
 
 
 def long_dim_placement(
-    param: Tensor, *, view: View = "matrix", side: Side = "auto", world_size: int | None = None
+    param: Tensor, *, view: ViewLike = "matrix", side: Side = "auto", world_size: int | None = None
 ) -> "Shard | None":
     """The placement with the least communication, for ``fully_shard(..., shard_placement_fn=long_dim_placement)``.
 
@@ -32,14 +34,16 @@ def long_dim_placement(
         >>> long_dim_placement(torch.empty(64, 511), world_size=4) is None
         True
     """
-    import torch.distributed as dist
-    from torch.distributed.tensor import Shard
-
-    if param.ndim < 2 or (view == "kernels" and param.ndim != 4):
+    seen = View.of(view)
+    if param.ndim < 2 or (seen.name == "kernels" and param.ndim < 3):
         return None
     world = dist.get_world_size() if world_size is None else world_size
-    batch, _, _, transposed = matrix_shape(param.shape, view, side)
-    if batch.numel() > 1 and batch[0] >= world:
-        return Shard(0)
-    dim = len(batch) if transposed else len(batch) + 1
-    return Shard(dim) if dim == 0 or param.shape[dim] % world == 0 else None
+    part, *others = seen.parts(param.shape, side)
+    leading = seen.leading_dims(param.ndim)
+    if leading and part.batch.numel() > 1 and part.batch[0] >= world:
+        return shard(0)
+    if part.blocks is not None and not others and part.blocks.count % world == 0:  # blocks of one size
+        return shard(part.blocks.dim)
+    rows, *columns = seen.matrix_dims(param.ndim)
+    dim = rows if part.transposed else columns[0]
+    return shard(dim) if dim == 0 or param.shape[dim] % world == 0 else None

@@ -1,16 +1,23 @@
 """The process groups of ranks that hold pieces of the same matrices."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.layout import Layout, cutting_dims
+from orthoptim.views import View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 # Groups that no mesh has are made once, and are gone with the world they are part of.
 _world: dist.ProcessGroup | None = None
 _made: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
 
-def process_group(param: DTensor, layout: Layout, view: str) -> dist.ProcessGroup:
+def process_group(param: DTensor, layout: Layout, view: View) -> dist.ProcessGroup:
     """The group of a parameter whose matrices are cut. All ranks of it must call."""
     global _world
     cutting = cutting_dims(param, view)

@@ -22,7 +22,7 @@ def make_rounds(buckets: Sequence[ShardedBucket]) -> list[list[ShardedBucket]]:
     """
     by_group: dict[dist.ProcessGroup, list[ShardedBucket]] = {}
     for pieces in buckets:
-        by_group.setdefault(pieces.group, []).append(pieces)
+        by_group.setdefault(pieces.process_group, []).append(pieces)
     rounds: list[list[ShardedBucket]] = []
     for group, mine in by_group.items():
         for index, some in enumerate(_fill(mine, dist.get_world_size(group))):

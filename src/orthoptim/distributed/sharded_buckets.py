@@ -1,49 +1,81 @@
 """The pieces that this rank holds of like matrices, as one batch."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed.choice import assign
-from orthoptim.distributed.layout import Index, Layout, make_layout
+from orthoptim.distributed.layout import Index, Layout, is_cut, make_segments
 from orthoptim.distributed.process_groups import process_group
 from orthoptim.engine.buckets import copy_all_
 from orthoptim.tensors import compute_dtype
+from orthoptim.views import Blocks, View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True, eq=False)
 class ShardedBucket:
-    """Parameters of one shape, dtype and placement, whose matrices are cut.
+    """Parameters of one shape, dtype and placement, whose matrices are cut; or matrices of one that a view divides.
 
     Attributes:
-        members: places in the list of parameters.
+        members: positions in the list of parameters.
         layout: how each is cut.
-        group: the ranks that hold the other pieces.
+        process_group: the ranks that hold the other pieces.
         dtype: to compute in.
         half: whether the parameters are stored in less.
         device: where.
         strategy: "whole", "two-phase" or "exchange".
         owners: for "whole", the range of matrices that each rank of the group steps.
+        group: index of the param group.
+        names: those of the members.
+        form: the form of the step.
+        blocks: its parts, one for each round.
+        region: where the pieces are in the local tensor of a parameter that a view divides.
+        counts_steps: whether its step counts as one of its parameters: not if other matrices of these have counted it.
     """
 
     members: list[int]
     layout: Layout
-    group: dist.ProcessGroup
+    process_group: dist.ProcessGroup
     dtype: torch.dtype
     half: bool
     device: torch.device
     strategy: str
     owners: list[tuple[int, int]]
+    group: int = 0
+    names: tuple[str, ...] = ()
+    form: str = ""
+    blocks: list[ShardedBucket] = field(default_factory=list)
+    region: Blocks | None = None
+    counts_steps: bool = True
 
     @property
     def count(self) -> int:
         """How many matrices there are pieces of; none, where no rank of the group has a part of the batch."""
         return len(self.members) * self.layout.batch.numel()
+
+    @property
+    def counts(self) -> list[int]:
+        """For each member, how many matrices it holds."""
+        return [self.layout.batch.numel()] * len(self.members)
+
+    @property
+    def p(self) -> int:
+        """Rows of a matrix, the shorter side."""
+        return self.layout.p
+
+    @property
+    def n(self) -> int:
+        """Columns of a matrix."""
+        return self.layout.n
 
     def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The members' among tensors that belong to all parameters."""
@@ -51,12 +83,22 @@ class ShardedBucket:
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """Local tensors of the members as (B, rows, columns) of the pieces."""
-        return self.matrices(tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)))
+        return self.as_matrices(tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors)))
 
-    def matrices(self, stack: Tensor) -> Tensor:
+    def as_matrices(self, stack: Tensor) -> Tensor:
         """A stack of such tensors as (B, rows, columns)."""
         stored = self.layout.stored
-        return self.turn(stack.resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
+        return self.turn(self._entries(stack).resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
+
+    def as_values(self, stack: Tensor) -> Tensor:
+        """A stack of local tensors that have a value for each matrix as (B,)."""
+        return self._values(stack).reshape(-1)
+
+    def _entries(self, stack: Tensor) -> Tensor:
+        return stack if self.region is None else self.region.entries(stack.squeeze(0)).unsqueeze(0)
+
+    def _values(self, stack: Tensor) -> Tensor:
+        return stack if self.region is None else self.region.values(stack)
 
     def turn(self, matrices: Tensor) -> Tensor:
         """Matrices (B, p, n) as the parameters hold them, see :attr:`Layout.stored`; and back."""
@@ -64,13 +106,22 @@ class ShardedBucket:
 
     def write_(self, tensors: list[Tensor], matrices: Tensor) -> None:
         """The inverse of :meth:`gather`."""
+        if self.region is not None:
+            tensors = [self.region.entries(tensor) for tensor in tensors]
         copy_all_(tensors, list(self.turn(matrices).reshape(len(tensors), *tensors[0].shape).unbind(0)))
+
+    def write_stack_(self, stack: Tensor, new: Tensor) -> None:
+        """The inverse of :meth:`as_matrices`, or of :meth:`as_values` where ``new`` is (B,)."""
+        target = self._values(stack) if new.ndim == 1 else self._entries(stack)
+        target.copy_((new if new.ndim == 1 else self.turn(new)).reshape(target.shape))
 
 
 def make_sharded_buckets(
-    params: Sequence[DTensor], view: str, side: str, choose: Callable[[Layout], str]
+    params: Sequence[DTensor], view: View, side: str, choose: Callable[[Layout], str]
 ) -> tuple[list[int], list[ShardedBucket]]:
     """Sort parameters into buckets: the places of those whose matrices are not cut, and pieces of the others.
+
+    A parameter that a view divides has buckets of its own, one for each way in which its matrices are cut.
 
     The owners of those whose strategy is "whole" are still to be chosen, over all buckets there are.
     """
@@ -82,14 +133,16 @@ def make_sharded_buckets(
     cut: list[ShardedBucket] = []
     for members in buckets.values():
         param = params[members[0]]
-        layout = make_layout(param, view, side)
-        strategy = choose(layout)
-        if strategy == "local":
+        if not is_cut(param, view):
             local.extend(members)
             continue
-        group = process_group(param, layout, view)
         dtype = compute_dtype(param.dtype)
-        cut.append(ShardedBucket(members, layout, group, dtype, dtype != param.dtype, param.device, strategy, []))
+        half = dtype != param.dtype
+        for together in [[i] for i in members] if view.is_divided else [members]:
+            for number, (layout, region) in enumerate(make_segments(param, view, side)):
+                group, strategy = process_group(param, layout, view), choose(layout)
+                bucket = ShardedBucket(together, layout, group, dtype, half, param.device, strategy, [])
+                cut.append(replace(bucket, region=region, counts_steps=number == 0))
     return local, cut
 
 
@@ -98,7 +151,7 @@ def choose_owners(buckets: Sequence[ShardedBucket]) -> None:
     by_group: dict[dist.ProcessGroup, list[ShardedBucket]] = {}
     for pieces in buckets:
         if pieces.strategy == "whole":
-            by_group.setdefault(pieces.group, []).append(pieces)
+            by_group.setdefault(pieces.process_group, []).append(pieces)
     for group, mine in by_group.items():
         costs = [(float(pieces.layout.p**2 * pieces.layout.n), pieces.count) for pieces in mine]
         for pieces, owners in zip(mine, assign(costs, dist.get_world_size(group)), strict=True):

@@ -1,124 +1,124 @@
-"""The plan of a sharded step: made once, shown by ``opt.plan()``, and made again when the param groups change."""
+"""The plan of a sharded step: which DTensors are whole on this rank, and buckets of those whose matrices are cut."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
-from orthoptim.base import Base
 from orthoptim.distributed.choice import choose
+from orthoptim.distributed.layout import Layout, local_view
 from orthoptim.distributed.rounds import make_rounds
 from orthoptim.distributed.sharded_buckets import ShardedBucket, make_sharded_buckets
-from orthoptim.engine.buckets import make_buckets
-from orthoptim.engine.naming import common_name, names_of
-from orthoptim.engine.telemetry import Plan, plans_of
+from orthoptim.engine.naming import names_of, parameter_name
+from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel import FORMS
+from orthoptim.tensors import is_dtensor, local_part
+from orthoptim.views import View
 
 if TYPE_CHECKING:
-    from orthoptim.optim.orthoptimizer import Orthoptimizer
+    from torch.distributed.tensor import DTensor
 
 
-class GroupPlan(NamedTuple):
-    """How the DTensors of one param group are stepped."""
-
-    group: dict[str, Any]
-    params: list[DTensor]
-    local: list[int]  # places of those whose matrices are not cut
-    cut: list[ShardedBucket]
-
-
-class Plans:
-    """The plans of the param groups that have DTensors.
-
-    Args:
-        optimizer: whose param groups they are.
+@dataclass(frozen=True)
+class GroupPlan:
+    """How the DTensors of one param group are stepped.
 
     Attributes:
-        rounds: parts of the buckets whose matrices are cut, with their plans, in the order of the step.
+        index: that of the group.
+        params: those that require a gradient.
+        names: what to call them in tables.
+        labels: what to call them in messages.
+        local: positions of those whose matrices are whole on this rank.
+        sharded: buckets of the others.
     """
 
-    def __init__(self, optimizer: "Orthoptimizer") -> None:
-        self._optimizer = optimizer
-        self._key: tuple[Any, ...] = ()
+    index: int
+    params: list[DTensor]
+    names: list[str]
+    labels: list[str]
+    local: list[int]
+    sharded: list[ShardedBucket]
+
+    def local_parts(self) -> list[Tensor]:
+        """What this rank holds of the parameters whose matrices are whole here."""
+        return [local_part(self.params[i]) for i in self.local]
+
+
+class ShardedPlan:
+    """The plans of the param groups that have DTensors; made again when these change.
+
+    Attributes:
+        groups: the plans by index of the group.
+        rounds: parts of the buckets whose matrices are cut, in the order of the step.
+        local_views: for the local part of a parameter that a view divides, by ``id``, the view of that part.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[int, GroupPlan] = {}
+        self.rounds: list[list[ShardedBucket]] = []
+        self.local_views: dict[int, View] = {}
+        self._key: list[Any] = []
         self._frozen: list[DTensor] = []
-        self._plans: list[GroupPlan] = []
-        self.rounds: list[list[tuple[GroupPlan, ShardedBucket]]] = []
 
-    def __call__(self) -> list[GroupPlan]:
-        """The plans as they are now.
+    def update(self, rules: Sequence[UpdateRule]) -> None:
+        """Make the plans again if something they were made from has changed.
 
-        A parameter that is frozen later on stays in them, without a gradient; one that is thawed makes them anew.
+        A parameter that is frozen later on stays in its plan, without a gradient; one that is thawed makes all anew.
         """
-        key = tuple(self._key_of(group) for group in self._optimizer.param_groups)
+        key = [_key(rule) for rule in rules]
         if key != self._key or any(param.requires_grad for param in self._frozen):
-            self._make()
+            self._make(rules)
             self._key = key
-        return self._plans
 
-    def shown(self, per_parameter: bool = False) -> list[Plan]:
-        """For :meth:`Orthoptimizer.plan`."""
-        plans = {id(plan.group): plan for plan in self()}
-        rows: list[Plan] = []
-        for index, group in enumerate(self._optimizer.param_groups):
-            if id(group) in plans:
-                rows.extend(self._rows(plans[id(group)], index, per_parameter))
-        return rows
+    def _make(self, rules: Sequence[UpdateRule]) -> None:
+        self.groups, self.local_views, self._frozen = {}, {}, []
+        for rule in rules:
+            sharded = [i for i, param in enumerate(rule.group["params"]) if is_dtensor(param)]
+            self._frozen.extend(param for i in sharded if not (param := rule.group["params"][i]).requires_grad)
+            positions = [i for i in sharded if rule.group["params"][i].requires_grad]
+            if positions:
+                plan = self.groups[rule.index] = _plan_group(rule, positions)
+                view = View.of(rule.group["view"])
+                if view.is_divided:
+                    self.local_views |= {id(local_part(p)): local_view(p, view) for p in plan.params}
+        buckets = {bucket.layout: bucket for plan in self.groups.values() for bucket in plan.sharded}
+        self.rounds = make_rounds(list(buckets.values()))
+        for part in (part for parts in self.rounds for part in parts):
+            buckets[part.layout].blocks.append(part)  # parts share the layout of their bucket
 
-    def _rows(self, plan: GroupPlan, index: int, per_parameter: bool) -> list[Plan]:
-        """Those of one group: its local buckets, then the others."""
-        group, form_of = plan.group, self._optimizer.form
-        name_of = {id(param): name for name, param in zip(names_of(group), group["params"], strict=True)}
-        names = [name_of[id(param)] for param in plan.params]
-        pairs = [(names[i], plan.params[i].to_local()) for i in plan.local]
-        named = [(name, local) for name, local in pairs if local.numel()]
-        rows: list[Plan] = []
-        for bucket in make_buckets([local for _, local in named], group["view"], group["side"]):
-            rows.extend(plans_of(bucket, named, group, index, form_of(bucket.p, bucket.n, group), per_parameter))
-        for pieces in plan.cut:
-            if pieces.count == 0:
-                continue
-            p, n = pieces.layout.p, pieces.layout.n
-            form = form_of(p, n, group)
-            if pieces.strategy != "whole" and form in FORMS:
-                form = "direct-p"
-            blocks = sum(part.layout is pieces.layout for some in self.rounds for _, part in some)
-            members = [names[i] for i in pieces.members]
-            kind = (p, n, pieces.dtype, pieces.device, form, blocks, pieces.strategy)
-            if per_parameter:
-                rows.extend(Plan(index, pieces.count // len(members), *kind, name) for name in members)
-            else:
-                rows.append(Plan(index, pieces.count, *kind, common_name(members)))
-        return rows
 
-    def _key_of(self, group: Mapping[str, Any]) -> tuple[Any, ...]:
-        if group["algorithm"] != self._optimizer.algorithm:
-            return ()
-        return (
-            id(group),
-            group["view"],
-            group["side"],
-            group["base"],
-            self._by_columns(group),
-            *map(id, group["params"]),
+def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
+    """The plan of the parameters at some positions of a group."""
+    group, all_names = rule.group, names_of(rule.group)
+    params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
+    labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
+    strategy = partial(choose, by_columns=_by_columns(rule))
+    local, buckets = make_sharded_buckets(params, View.of(group["view"]), group["side"], strategy)
+    named = [
+        replace(
+            bucket,
+            group=rule.index,
+            names=tuple(names[i] for i in bucket.members),
+            form=_form(rule, bucket.layout, bucket.strategy),
+            blocks=[],
         )
+        for bucket in buckets
+    ]
+    return GroupPlan(rule.index, params, names, labels, local, named)
 
-    def _by_columns(self, group: Mapping[str, Any]) -> bool:
-        return not Base.named(group["base"]).whole_matrix and self._optimizer.steps_columns(group)
 
-    def _make(self) -> None:
-        self._plans, self._frozen = [], []
-        for group in self._optimizer.param_groups:
-            if group["algorithm"] != self._optimizer.algorithm:
-                continue
-            placed = [param for param in group["params"] if isinstance(param, DTensor)]
-            params = [param for param in placed if param.requires_grad]
-            self._frozen.extend(param for param in placed if not param.requires_grad)
-            if params:
-                how = partial(choose, by_columns=self._by_columns(group))
-                self._plans.append(
-                    GroupPlan(group, params, *make_sharded_buckets(params, group["view"], group["side"], how))
-                )
-        plan_of = {pieces.layout: plan for plan in self._plans for pieces in plan.cut}  # parts share that of the whole
-        cut = [pieces for plan in self._plans for pieces in plan.cut]
-        self.rounds = [[(plan_of[part.layout], part) for part in some] for some in make_rounds(cut)]
+def _form(rule: UpdateRule, layout: Layout, strategy: str) -> str:
+    form: str = rule.method.form(layout.p, layout.n, rule.group)
+    return "direct-p" if strategy != "whole" and form in FORMS else form
+
+
+def _by_columns(rule: UpdateRule) -> bool:
+    return not rule.base.whole_matrix and bool(rule.method.steps_columns(rule.group))
+
+
+def _key(rule: UpdateRule) -> tuple[Any, ...]:
+    return (rule.index, rule.options, _by_columns(rule), *map(id, rule.group["params"]))

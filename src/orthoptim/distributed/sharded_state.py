@@ -1,16 +1,21 @@
 """The state of a parameter that is a DTensor: placed as the parameter is, so that checkpoints can be moved."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.distributed.layout import batch_placements, first_matrix_dim
-from orthoptim.tensors import compute_dtype
-from orthoptim.views import matrix_shape
+from orthoptim.distributed.layout import batch_placements, local_batch
+from orthoptim.distributed.torch_dtensor import distribute, from_local
+from orthoptim.tensors import compute_dtype, is_dtensor
+from orthoptim.views import View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 @torch.no_grad()
@@ -25,8 +30,7 @@ def init_state(param: DTensor, kinds: Mapping[str, Kind], group: Mapping[str, An
         state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
     if dtype != param.dtype and "master" not in state:
         state["master"] = param.detach().to(dtype)
-    first = first_matrix_dim(param.ndim, group["view"])
-    local = param.to_local().shape[:first]
+    local = local_batch(param, View.of(group["view"]))
     for name, kind in kinds.items():
         if name in state:
             continue
@@ -39,17 +43,18 @@ def init_state(param: DTensor, kinds: Mapping[str, Kind], group: Mapping[str, An
 
 def as_matrix_values(local: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:
     """Values of the matrices of which this rank holds pieces, as a tensor of all."""
-    placements = batch_placements(param, group["view"])
-    if all(isinstance(placement, Replicate) for placement in placements):
+    view = View.of(group["view"])
+    placements = batch_placements(param, view)
+    if all(placement.is_replicate() for placement in placements):
         return local
-    batch = matrix_shape(param.shape, group["view"], group["side"])[0]
+    batch = view.batch_shape(param.shape)
     stride = torch.empty(batch, device="meta").stride()
-    return DTensor.from_local(local, param.device_mesh, placements, run_check=False, shape=batch, stride=stride)
+    return from_local(local, param.device_mesh, placements, shape=batch, stride=stride)
 
 
 def local_values(value: Tensor) -> Tensor:
     """What this rank holds of a tensor."""
-    return value.to_local() if isinstance(value, DTensor) else value
+    return value.to_local() if is_dtensor(value) else value
 
 
 def place(value: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:
@@ -58,12 +63,13 @@ def place(value: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:
     No rank sends anything if it is plain: it is then the same on all of them.
     """
     if value.ndim == 0:
-        return value.full_tensor() if isinstance(value, DTensor) else value
-    placements = list(param.placements) if value.shape == param.shape else batch_placements(param, group["view"])
-    if isinstance(value, DTensor):
+        return value.full_tensor() if is_dtensor(value) else value
+    same = value.shape == param.shape
+    placements = list(param.placements) if same else batch_placements(param, View.of(group["view"]))
+    if is_dtensor(value):
         if value.device_mesh == param.device_mesh and value.placements == tuple(placements):
             return value
         value = value.full_tensor()
-    if all(isinstance(placement, Replicate) for placement in placements) and value.shape != param.shape:
+    if all(placement.is_replicate() for placement in placements) and value.shape != param.shape:
         return value
-    return distribute_tensor(value, param.device_mesh, placements, src_data_rank=None)
+    return distribute(value, param.device_mesh, placements)

@@ -1,79 +1,89 @@
 """The step of parameters that are DTensors."""
 
+from __future__ import annotations
+
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from orthoptim.distributed import strategies
 from orthoptim.distributed.collectives import Job, Steps, run
 from orthoptim.distributed.handshake import missing_gradient
 from orthoptim.distributed.sharded_buckets import ShardedBucket
-from orthoptim.distributed.sharded_plan import GroupPlan, Plans
+from orthoptim.distributed.sharded_plan import GroupPlan, ShardedPlan
 from orthoptim.distributed.sharded_state import init_state, local_values
 from orthoptim.distributed.stacked_state import StackedState
-from orthoptim.engine.naming import parameter_name
-from orthoptim.precision import full_precision
-from orthoptim.tensors import real_dtype
+from orthoptim.engine.rule import UpdateRule
+from orthoptim.tensors import is_dtensor, local_part, real_dtype
 
 if TYPE_CHECKING:
-    from orthoptim.optim.orthoptimizer import Orthoptimizer
+    from torch.distributed.tensor import DTensor
 
 
-class Work(NamedTuple):
-    """What this rank holds of the DTensors of a group, as plain tensors."""
+class LocalWork(NamedTuple):
+    """DTensors of one group whose matrices are whole on this rank, as plain tensors.
 
-    plan: GroupPlan
+    Attributes:
+        params: the local parts of the parameters.
+        grads: their gradients.
+        states: their states, the tensors of one parameter after those of another.
+    """
+
     params: list[Tensor]
-    grads: list[Tensor | None]
+    grads: list[Tensor]
+    states: list[Tensor]
 
 
 class ShardedStep:
     """Steps the DTensors of an optimizer.
 
-    Args:
-        optimizer: whose parameters are stepped.
+    Attributes:
+        plan: which of them are whole on this rank, and buckets of the others.
     """
 
-    def __init__(self, optimizer: "Orthoptimizer") -> None:
-        self._optimizer = optimizer
-        self.plans = Plans(optimizer)
-        self._holdings: dict[ShardedBucket, StackedState] = {}
+    def __init__(self) -> None:
+        self.plan = ShardedPlan()
+        self._stacked: dict[ShardedBucket, StackedState] = {}
         self._deferred: list[tuple[Tensor, dist.ProcessGroup, list[bool]]] = []
 
     @torch.no_grad()
-    def __call__(self) -> None:
-        """Step all DTensors of constrained groups that have a gradient.
+    def __call__(self, rules: Sequence[UpdateRule], state: MutableMapping[Tensor, Any]) -> dict[int, LocalWork]:
+        """Step all matrices that are cut, and return what is left to be stepped as plain tensors are, by group.
 
-        Those whose matrices are cut come first: what is found wrong with them is found before anything is changed.
+        The matrices that are cut come first: what is wrong on one rank only is found before anything is changed.
+
+        Args:
+            rules: those of all constrained groups.
+            state: that of the optimizer.
         """
         self._raise_deferred()
-        works = [
-            # not to_local(), which makes of a parameter a new one: that takes longer than to step it
-            Work(
-                plan, [param._local_tensor for param in plan.params], [_local_gradient(param) for param in plan.params]
-            )
-            for plan in self.plans()
-        ]
-        if not works:
-            return
-        with full_precision(works[0].params[0]):
-            self._step_cut(works)
-            for work in works:
-                self._step_local(work)
+        self.plan.update(rules)
+        grads = {
+            index: [_local_gradient(param) for param in group_plan.params]
+            for index, group_plan in self.plan.groups.items()
+        }
+        rule_of = {rule.index: rule for rule in rules}
+        self._step_sharded(rule_of, grads, state)
+        return {
+            index: _local_work(rule_of[index], group_plan, grads[index], state)
+            for index, group_plan in self.plan.groups.items()
+        }
 
-    def _step_cut(self, works: list[Work]) -> None:
-        rounds = self.plans.rounds
-        parts = {pieces for some in rounds for _, pieces in some}
-        if len(self._holdings) > len(parts):  # there is a new plan
-            self._holdings = {pieces: held for pieces, held in self._holdings.items() if pieces in parts}
-        if not rounds:
-            return
-        work_of = {id(work.plan): (work, self._method(work.plan)) for work in works}
-        present = [grad is not None for work in works for grad in work.grads]
+    def _step_sharded(
+        self,
+        rule_of: Mapping[int, UpdateRule],
+        grads: Mapping[int, list[Tensor | None]],
+        state: MutableMapping[Tensor, Any],
+    ) -> None:
+        rounds = self.plan.rounds
+        parts = {bucket for buckets in rounds for bucket in buckets}
+        if len(self._stacked) > len(parts):  # there is a new plan
+            self._stacked = {bucket: stacked for bucket, stacked in self._stacked.items() if bucket in parts}
+        present = [grad is not None for of_group in grads.values() for grad in of_group]
 
         def check(group: dist.ProcessGroup, differs: Tensor) -> None:
             if differs.is_meta:  # a step that is only traced has no values to differ
@@ -85,73 +95,58 @@ class ShardedStep:
 
         digest = hashlib.blake2b(bytes(present), digest_size=8).digest()
         checked: set[dist.ProcessGroup] = set()
-        for some in rounds:
-            todo = []
-            for plan, pieces in some:
-                work, method = work_of[id(plan)]
-                todo.append(Job(pieces.group, pieces.device, self._steps(pieces, method, work)))
-            run(todo, int.from_bytes(digest), check, checked)
+        for buckets in rounds:
+            jobs = [
+                Job(
+                    bucket.process_group,
+                    bucket.device,
+                    self._steps(bucket, rule_of[bucket.group], grads[bucket.group], state),
+                )
+                for bucket in buckets
+            ]
+            run(jobs, int.from_bytes(digest), check, checked)
 
-    def _step_local(self, work: Work) -> None:
-        """Matrices that are whole here are stepped as those of plain tensors are."""
-        plan, names = work.plan, self._optimizer._state_names(work.plan.group)
-        kinds = self._optimizer._kinds(plan.group)
-        params, grads, states, empty = [], [], [], []
-        for i in plan.local:
-            grad, param = work.grads[i], work.params[i]
-            if grad is None:
-                continue
-            state = self._optimizer.state[plan.params[i]]
-            if not kinds.keys() <= state.keys():
-                init_state(plan.params[i], kinds, plan.group, state)
-            if grad.numel() == 0:
-                empty.append(state["step"])
-                continue
-            params.append(param)
-            grads.append(grad)
-            # a parameter that needs no master copy is its own
-            states.extend([local_values(state[name]) if name in state else param for name in names])
-        if params:
-            self._optimizer._step_group(plan.group, params, grads, states)
-        if empty:
-            torch._foreach_add_(empty, 1)
-
-    def _steps(self, pieces: ShardedBucket, method: strategies.Method, work: Work) -> Steps:
+    def _steps(
+        self,
+        bucket: ShardedBucket,
+        rule: UpdateRule,
+        all_grads: Sequence[Tensor | None],
+        states: MutableMapping[Tensor, Any],
+    ) -> Steps:
         """The coroutine that steps one bucket: gather, move as the strategy says, write."""
-        per_matrix = strategies.per_matrix_names(method.kinds)
-        params = pieces.pick(work.params)
-        if pieces not in self._holdings:
-            self._holdings[pieces] = StackedState(pieces, [work.plan.params[i] for i in pieces.members])
-        held = self._holdings[pieces](self._optimizer.state, method.kinds, method.group)
-        given = [work.grads[i] for i in pieces.members]
-        if pieces.count == 0:
-            _count(held["step"], given)
+        method = strategies.Method(rule.method, {**rule.group, "form": bucket.form}, rule.hyperparameters, rule.kinds)
+        per_matrix = strategies.per_matrix_names(rule.kinds)
+        members = [self.plan.groups[bucket.group].params[i] for i in bucket.members]
+        params = [local_part(param) for param in members]
+        if bucket not in self._stacked:
+            self._stacked[bucket] = StackedState(bucket, members)
+        held = self._stacked[bucket](states, rule.kinds, rule.group)
+        given = [all_grads[i] for i in bucket.members]
+        if bucket.count == 0:
+            _count(bucket, held["step"], given)
             return
-        x = pieces.gather(params)
-        if pieces.half:
-            master = pieces.matrices(held["master"])
+        x = bucket.gather(params)
+        if bucket.half:
+            master = bucket.as_matrices(held["master"])
             x = torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))  # as somebody may have written to it
-        lr = torch.as_tensor(method.group["lr"], dtype=real_dtype(pieces.dtype), device=pieces.device).reshape(())
+        lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
         state = {
-            name: held[name].view(-1) if name in per_matrix else pieces.matrices(held[name]) for name in method.kinds
+            name: bucket.as_values(held[name]) if name in per_matrix else bucket.as_matrices(held[name])
+            for name in rule.kinds
         }
         # what has no gradient here is to be skipped on all ranks, as if that were not finite
         grads = [
             torch.full_like(param, torch.nan) if grad is None else grad
             for param, grad in zip(params, given, strict=True)
         ]
-        before = strategies.Held(x, pieces.gather(grads).to(x.dtype), state, lr)
-        new_x, new_state = yield from strategies.STRATEGIES[pieces.strategy](method, before, pieces)
-        pieces.write_(params, new_x)
-        if pieces.half:
-            pieces.matrices(held["master"]).copy_(new_x)
+        before = strategies.Held(x, bucket.gather(grads).to(x.dtype), state, lr)
+        new_x, new_state = yield from strategies.STRATEGIES[bucket.strategy](method, before, bucket)
+        bucket.write_(params, new_x)
+        if bucket.half:
+            bucket.write_stack_(held["master"], new_x)
         for name, value in new_state.items():
-            state[name].copy_(value)
-        _count(held["step"], given)
-
-    def _method(self, plan: GroupPlan) -> strategies.Method:
-        optimizer, group = self._optimizer, plan.group
-        return strategies.Method(type(optimizer), group, optimizer._hyperparameters(group), optimizer._kinds(group))
+            bucket.write_stack_(held[name], value)
+        _count(bucket, held["step"], given)
 
     def _raise_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []
@@ -160,29 +155,47 @@ class ShardedStep:
 
     def _raise_if(self, differs: Tensor, group: dist.ProcessGroup, present: list[bool]) -> None:
         if bool(differs):
-            raise RuntimeError(missing_gradient(self._names(), present, group))
-
-    def _names(self) -> list[str]:
-        """What to call the parameters of all plans in messages."""
-        places = {
-            param: (group, position, f"group {index}")
-            for index, group in enumerate(self._optimizer.param_groups)
-            for position, param in enumerate(group["params"])
-        }
-        return [parameter_name(*places[param]) for plan in self.plans() for param in plan.params]
+            labels = [label for plan in self.plan.groups.values() for label in plan.labels]
+            raise RuntimeError(missing_gradient(labels, present, group))
 
 
-def _count(steps: Tensor, grads: list[Tensor | None]) -> None:
+def _local_work(
+    rule: UpdateRule, plan: GroupPlan, grads: Sequence[Tensor | None], states: MutableMapping[Tensor, Any]
+) -> LocalWork:
+    work = LocalWork([], [], [])
+    empty = []
+    for i in plan.local:
+        grad, param = grads[i], plan.params[i]
+        if grad is None:
+            continue
+        state = states[param]
+        if not rule.kinds.keys() <= state.keys():
+            init_state(param, rule.kinds, rule.group, state)
+        if grad.numel() == 0:
+            empty.append(state["step"])
+            continue
+        local = local_part(param)
+        work.params.append(local)
+        work.grads.append(grad)
+        # a parameter that needs no master copy is its own
+        work.states.extend([local_values(state[name]) if name in state else local for name in rule.state_names])
+    if empty:
+        torch._foreach_add_(empty, 1)
+    return work
+
+
+def _count(bucket: ShardedBucket, steps: Tensor, grads: list[Tensor | None]) -> None:
     """Add one to the number of steps of those that have a gradient."""
     present = [grad is not None for grad in grads]
-    steps.add_(1 if all(present) else torch.tensor(present, device=steps.device))
+    if bucket.counts_steps:
+        steps.add_(1 if all(present) else torch.tensor(present, device=steps.device))
 
 
 def _local_gradient(param: DTensor) -> Tensor | None:
     grad = param.grad
     if grad is None:
         return None
-    assert isinstance(grad, DTensor)
+    assert is_dtensor(grad)
     ours, theirs = param._spec, grad._spec
     if theirs is not ours and theirs.placements != ours.placements:  # such as a pending sum
         grad = grad.redistribute(placements=param.placements)

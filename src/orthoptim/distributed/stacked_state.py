@@ -4,17 +4,23 @@ So a step reads and writes each buffer of a bucket at once, however many paramet
 or replaced by hand, is taken in again.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, MutableMapping
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from orthoptim.base import Kind
 from orthoptim.distributed.sharded_buckets import ShardedBucket
 from orthoptim.distributed.sharded_state import init_state, local_values
+from orthoptim.distributed.torch_dtensor import from_local
+from orthoptim.tensors import is_dtensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 class StackedState:
@@ -59,13 +65,12 @@ class StackedState:
 
 
 def _placed_like(local: Tensor, source: Tensor) -> Tensor:
-    if not isinstance(source, DTensor):
+    if not is_dtensor(source):
         return local
-    return DTensor.from_local(
+    return from_local(
         local,
         source.device_mesh,
         source.placements,
-        run_check=False,
         shape=source.shape,
         stride=source.stride(),
     )

@@ -18,7 +18,7 @@ from orthoptim.distributed.packing import FieldSpec, by_owner, packed, packed_la
 from orthoptim.distributed.sharded_buckets import ShardedBucket, assemble, cut_out
 from orthoptim.engine.step import BlockStep, Update, where
 from orthoptim.stiefel import flatten
-from orthoptim.stiefel.cost import block_size
+from orthoptim.stiefel.cost_model import block_size
 
 Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the matrices; the old, where not finite
 Moves = Generator[Request, Answer, Result]
@@ -61,7 +61,7 @@ class Method(NamedTuple):
             self.hyperparameters,
             self.kinds,
             self.algorithm.decomposes,
-            gradient=self.algorithm._gradient(group),
+            gradient=self.algorithm.gradient if self.algorithm.replaces_gradient(group) else None,
         )
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from orthoptim.engine.state import stacked, without_gaps
-from orthoptim.stiefel.cost import TINY, block_size
+from orthoptim.stiefel.cost_model import TINY, block_size
 from orthoptim.tensors import compute_dtype, has_values
-from orthoptim.views import matrix_shape
+from orthoptim.views import View, ViewLike
 
 
 class Block(NamedTuple):
@@ -111,25 +111,51 @@ def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 
 class Bucket(NamedTuple):
-    """Matrices of one kind."""
+    """Matrices of one shape, dtype and device that are whole on this device.
+
+    Attributes:
+        p: rows, the shorter side.
+        n: columns.
+        dtype: what is computed in.
+        half: whether the parameters are stored in less.
+        device: where.
+        members: positions in the list of parameters.
+        counts: for each member, how many matrices it holds.
+        blocks: what is worked on at a time.
+        group: index of the param group.
+        names: those of the members.
+        form: the form of the step.
+    """
 
     p: int
     n: int
-    dtype: torch.dtype  # to compute in
-    half: bool  # whether the parameters are stored in less
+    dtype: torch.dtype
+    half: bool
     device: torch.device
-    matrices: int
     members: list[int]
+    counts: list[int]
     blocks: list[Block]
+    group: int = 0
+    names: tuple[str, ...] = ()
+    form: str = ""
+
+    @property
+    def strategy(self) -> str:
+        """Nothing travels between ranks."""
+        return "local"
 
 
 def make_buckets(
-    params: Sequence[Tensor], view: str, side: str, states: Sequence[Sequence[Tensor]] = (), compile: bool = False
+    params: Sequence[Tensor],
+    view: ViewLike,
+    side: str,
+    states: Sequence[Sequence[Tensor]] = (),
+    compile: bool = False,
 ) -> list[Bucket]:
     """Sort parameters into buckets, in the order of their first members, and cut these into blocks.
 
     Args:
-        params: the parameters.
+        params: the parameters; where the view divides them, their parts.
         view: how they are seen.
         side: which side is orthonormal.
         states: further tensors of each parameter that are to be written in parts where the parameter is.
@@ -141,33 +167,34 @@ def make_buckets(
         kinds.setdefault((param.shape, param.dtype, param.device), []).append(index)
     buckets: dict[tuple[int, int, torch.dtype, torch.device], Bucket] = {}
     for (shape, dtype, device), members in kinds.items():
-        batch, p, n, transposed = matrix_shape(shape, view, side)
+        batch, p, n, transposed, _ = View.of(view).part(shape, side)
         compute = compute_dtype(dtype)
         key = (p, n, dtype, device)
-        bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, 0, [], []))
+        bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, [], [], []))
         rows, columns = (n, p) if transposed else (p, n)
         size = block_size(p, n, compute.itemsize)
         tiny = n <= TINY
         whole = (
             batch.numel() <= size
             or (tiny and compile)
-            or not all(_divisible(tensors[i]) for tensors in (params, *states) for i in members)
+            or not all(_divisible(tensors[i], len(batch)) for tensors in (params, *states) for i in members)
         )
         block = Block(members, len(members) * batch.numel(), rows, columns, transposed, tiny and not compile)
         buckets[key] = bucket._replace(
-            matrices=bucket.matrices + block.matrices,
             members=bucket.members + members,
+            counts=bucket.counts + [batch.numel()] * len(members),
             blocks=bucket.blocks + _cut(block, size, whole),
         )
     return [_put_together(bucket) for bucket in buckets.values()]
 
 
-def _divisible(a: Tensor) -> bool:
+def _divisible(a: Tensor, batch_dims: int) -> bool:
     """Whether the matrices, or one value of each, can be written in parts: a batch of one dim is a view of it."""
     if a.is_contiguous():
         return True
-    batch = range(a.ndim - 3)
-    return a.ndim > 2 and all(a.stride(i) == a.stride(i + 1) * a.shape[i + 1] for i in batch)
+    if a.ndim - batch_dims not in (0, 2):  # the sides of a matrix are several dims each
+        return False
+    return all(a.stride(i) == a.stride(i + 1) * a.shape[i + 1] for i in range(batch_dims - 1))
 
 
 def _cut(block: Block, size: int, whole: bool) -> list[Block]:

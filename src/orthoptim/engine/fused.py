@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from orthoptim.base import Base, Kind, State, per_matrix
 from orthoptim.engine.compiling import Compiled
 from orthoptim.stiefel import Table, Unrolled
-from orthoptim.stiefel.cost import TINY
+from orthoptim.stiefel.cost_model import TINY
 
 _OPTIONS = {
     # The compiler would not vectorise a loop with so many strided reads (a factor of 3 here), nor fuse it in one piece.

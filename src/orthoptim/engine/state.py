@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.stiefel.cost import BLOCK_BYTES, TINY, block_size
+from orthoptim.stiefel.cost_model import BLOCK_BYTES, TINY, block_size
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor
-from orthoptim.views import matrix_shape
+from orthoptim.views import View
+
+_ALIGNMENT = 64
+"""Bytes: torch allocates so on a CPU."""
 
 
 class EntrySpec(NamedTuple):
@@ -43,7 +46,7 @@ def specify(param: Tensor, group: Mapping[str, Any], kinds: Mapping[str, Kind]) 
     at zero. A master copy is missing in the checkpoint of a run in full precision, and starts as the parameter.
     """
     dtype = compute_dtype(param.dtype)
-    batch = matrix_shape(param.shape, group["view"], group["side"])[0]
+    batch = View.of(group["view"]).batch_shape(param.shape)
     specs = {
         "step": EntrySpec(torch.Size(), torch.float32, counts=True),
         "master": EntrySpec(param.shape, dtype, optional=True, dropped=dtype == param.dtype),
@@ -75,7 +78,10 @@ def entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tens
     It is laid out like the parameter; where that is many tiny matrices, with the batch as the last dim in memory, along
     which they are worked on: of the passes over memory that cannot be contiguous that saves two of five.
     """
-    batch, p, n, _ = matrix_shape(param.shape, group["view"], group["side"])
+    view = View.of(group["view"])
+    if view.is_divided:  # the batch is not the first dims
+        return torch.empty_like(param, dtype=dtype)
+    batch, p, n, *_ = view.part(param.shape, group["side"])
     count = batch.numel()
     # of fewer matrices there may be several parameters in a block
     if n <= TINY and 2 * count > block_size(p, n, dtype.itemsize):
@@ -153,10 +159,16 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def without_gaps(a: Tensor) -> Tensor:
-    """The same, or a copy where there are gaps between its entries in memory, which ``deepcopy`` does not keep."""
-    if a.is_contiguous() or by_columns(a) or torch.compiler.is_compiling():
+    """The same, or a copy where its place in memory would show in the result of products.
+
+    Gaps between entries do (``deepcopy`` does not keep them), and so does, on a CPU, a start that is not aligned, as of
+    slices of one flat tensor: BLAS takes another path there, and rounds otherwise.
+    """
+    if torch.compiler.is_compiling():
         return a
-    return a if torch.empty_like(a, device="meta").stride() == a.stride() else a.clone()
+    dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
+    aligned = a.device.type != "cpu" or not has_values(a) or a.data_ptr() % _ALIGNMENT == 0
+    return a if dense and aligned else a.clone()
 
 
 def by_columns(a: Tensor) -> bool:

@@ -53,6 +53,7 @@ class BlockStep:
         gradient: what the base is given in the place of the gradient, see :meth:`Orthoptimizer.gradient`.
 
     Attributes:
+        form: the form of the step that the plan has chosen for the bucket at hand.
         rescued: after a step, which matrices of the block were too far away; ``None`` where nobody has looked.
     """
 
@@ -75,6 +76,7 @@ class BlockStep:
         self.per_matrix = {name for name, kind in kinds.items() if per_matrix(kind)}
         self.decomposes = decomposes
         self.gradient = gradient
+        self.form = ""
         self.rescued: Tensor | None = None
         self._fused = None if update_entries is None else FusedStep(update_entries, group, kinds)
 
@@ -119,9 +121,9 @@ class BlockStep:
         """``compute``, compiled; whether matrices were rescued is seen in their counters."""
         if not _can_look(x):
             return self._compute_compiled(x, grad, state, lr, largest)
-        before = int(state["rescued"].sum())
+        before = int(state["rescued"].sum(dtype=torch.int32))  # by default it is copied to int64 first
         new_x, new_state = self._compute_compiled(x, grad, state, lr, largest)
-        if int(new_state["rescued"].sum()) != before:
+        if int(new_state["rescued"].sum(dtype=torch.int32)) != before:
             self.rescued = new_state["rescued"] > 0
         return new_x, new_state
 
@@ -188,7 +190,7 @@ class BlockStep:
         if self.decomposes:  # decompositions raise on NaN
             g = direction.whole()
             direction = Direction(where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
-        update = self.update(x, direction, lr, state, t, self.group)
+        update = self.update(x, direction, lr, state, t, {"form": self.form, **self.group})
         del direction
         total = total + update.x.sum((-2, -1))
         finite = total - total == 0  # isfinite takes four passes

@@ -1,7 +1,8 @@
 """The orthoptimizers."""
 
+from orthoptim.engine.plan import Plan
 from orthoptim.engine.step import Update
-from orthoptim.engine.telemetry import Drift, Plan
+from orthoptim.engine.telemetry import Drift
 from orthoptim.optim.landing import Landing
 from orthoptim.optim.landingpc import LandingPC
 from orthoptim.optim.orthoptimizer import Orthoptimizer

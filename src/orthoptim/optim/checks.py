@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from orthoptim import stiefel
+from orthoptim.distributed import dtensor_ops
+from orthoptim.distributed.layout import cutting_dims
 from orthoptim.engine.naming import named, parameter_name
-from orthoptim.functional import dtensor_ops, rounding
+from orthoptim.functional import rounding
 from orthoptim.optim.keywords import NORM_IS_FIXED
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
 from orthoptim.validation import check_bool
-from orthoptim.views import from_matrices, matrix_shape, to_matrices
+from orthoptim.views import View
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
@@ -87,7 +89,7 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
             if param.layout is not torch.strided:
                 raise ValueError(f"has layout {param.layout}: only dense parameters can be orthogonal")
             check_dtype(param.dtype)
-            matrix_shape(param.shape, group["view"], group["side"])
+            View.of(group["view"]).parts(param.shape, group["side"])
             if param.numel() == 0 and is_dtensor(param):
                 raise ValueError("has no matrices: leave it out, as nothing is there to be sharded")
             if param.is_neg():
@@ -108,10 +110,10 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
     Raises:
         ValueError: for a parameter that is not finite, or too far away to know what was meant.
     """
-    view, side = group["view"], group["side"]
-    repairs: list[tuple[Tensor, Tensor]] = []
+    view, side = View.of(group["view"]), group["side"]
+    repairs: list[tuple[Tensor, list[Tensor]]] = []
     sharded = [param for param in group["params"] if is_dtensor(param) and has_values(param)]
-    distances = dtensor_ops().max_distance(sharded, view, side) if sharded else []
+    distances = dtensor_ops.max_distance(sharded, view, side) if sharded else []
     far_sharded: dict[Tensor, float] = dict(zip(sharded, distances, strict=True))
     for name, param in named(group, label):
         if param.is_meta:
@@ -121,47 +123,53 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
             )
         if not has_values(param) or param.numel() == 0:
             continue
-        x = None if is_dtensor(param) else to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
-        with full_precision(param):
-            far = far_sharded[param] if x is None else float(stiefel.distance(x).max())
+        dtype = compute_dtype(param.dtype)
+        matrices = [] if is_dtensor(param) else view.to_matrices(param.detach().to(dtype), side)
+        with full_precision(param.device):
+            far = far_sharded[param] if is_dtensor(param) else _largest([stiefel.distance(x) for x in matrices])
         if not math.isfinite(far):
             raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
-        if far <= rounding(param.dtype, matrix_shape(param.shape, view, side)[1]):
+        if far <= rounding(param.dtype, max(part.p for part in view.parts(param.shape, side))):
             continue
-        if x is None and far > _ASSEMBLED and dtensor_ops().is_cut(param, view):
+        if is_dtensor(param) and far > _ASSEMBLED and cutting_dims(param, view):
             raise ValueError(
                 f"{name} is not orthonormal (distance {far:.3g}) when its shards are put together: ranks may have "
-                f"initialised them with different seeds; call orthoptim.orthogonalize_ on it, with view={view!r} and "
-                f"side={side!r}, before building the optimizer"
+                "initialised them with different seeds; call orthoptim.orthogonalize_ on it, with "
+                f"view={group['view']!r} and side={side!r}, before building the optimizer"
             )
         # the Frobenius norm bounds the spectral one, which is dearer
-        if far >= _REPAIRABLE and _spectral_distance(param, x, view, side) >= _REPAIRABLE:
+        if far >= _REPAIRABLE and _spectral_distance(param, matrices, view, side) >= _REPAIRABLE:
             raise ValueError(
                 f"{name} is not orthonormal (distance {far:.3g}): call orthoptim.orthogonalize_ on it, with "
-                f"view={view!r} and side={side!r}, before building the optimizer"
+                f"view={group['view']!r} and side={side!r}, before building the optimizer"
             )
         if far > _WORTH_A_WARNING:
             warn_user(
                 f"{name} was not orthonormal (distance {far:.3g}) and has been moved to the nearest point that is; "
                 "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)"
             )
-        with full_precision(param):
-            near = dtensor_ops().whole_matrices(param, view, side) if x is None else x
-            repairs.append((param, stiefel.newton_schulz(near)))
+        with full_precision(param.device):
+            near = dtensor_ops.whole_matrices(param, view, side) if is_dtensor(param) else matrices
+            repairs.append((param, [stiefel.newton_schulz(x) for x in near]))
     former = {param: param.detach().clone() for param, _ in repairs}
-    for param, x in repairs:
+    for param, matrices in repairs:
         if is_dtensor(param):
-            dtensor_ops().write_matrices_(param, x, view, side)
+            dtensor_ops.write_matrices_(param, matrices, view, side)
         else:
-            param.copy_(from_matrices(x, param.shape, view, side))
+            param.copy_(view.from_matrices(matrices, param.shape, side))
     return former
 
 
-def _spectral_distance(param: Tensor, x: Tensor | None, view: str, side: str) -> float:
+def _largest(values: Sequence[Tensor]) -> float:
+    """The largest of all values; NaN, if there is one among them."""
+    return float(torch.cat([value.reshape(-1) for value in values]).max())
+
+
+def _spectral_distance(param: Tensor, matrices: list[Tensor], view: View, side: str) -> float:
     """The largest ‖XXᴴ − I‖₂ of the matrices X of a parameter; of a DTensor, on any rank."""
-    if x is None:
-        return float(dtensor_ops().spectral_distance(param, view, side))
-    return float(torch.linalg.eigvalsh(stiefel.defect(x)).abs().max())
+    if is_dtensor(param):
+        return dtensor_ops.spectral_distance(param, view, side)
+    return _largest([torch.linalg.eigvalsh(stiefel.defect(x)).abs() for x in matrices])
 
 
 def check_gradients(groups: list[dict[str, Any]]) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orthoptim.distributed import dtensor_ops
 from orthoptim.engine.naming import common_name, names_of
 from orthoptim.engine.telemetry import Drift
-from orthoptim.functional import distance, dtensor_ops
+from orthoptim.functional import distance
 from orthoptim.precision import full_precision
 from orthoptim.tensors import compute_dtype, full, is_dtensor
-from orthoptim.views import to_matrices
+from orthoptim.views import View, ViewLike
 
 _MAYBE_DEFICIENT = 0.99  # a matrix without full rank is at distance 1 at least, up to rounding
 
@@ -54,14 +55,14 @@ def _counts(state: Mapping[str, Tensor]) -> tuple[int, int, int]:
     return int(state["step"]) * state["num_updates"].numel() - taken, clipped, rescued
 
 
-def _count_deficient(param: Tensor, view: str, side: str) -> int:
+def _count_deficient(param: Tensor, view: ViewLike, side: str) -> int:
     """How many matrices do not have full rank; collective for a DTensor."""
-    with full_precision(param):
+    with full_precision(param.device):
         if is_dtensor(param):
-            found: Tensor = dtensor_ops().measure(param, view, side, _is_deficient)
+            found: Tensor = dtensor_ops.measure(param, View.of(view), side, _is_deficient)
         else:
-            x = to_matrices(param.detach(), view, side).to(compute_dtype(param.dtype))
-            found = _is_deficient(x.reshape(-1, *x.shape[-2:]))
+            matrices = View.of(view).to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
+            found = View.of(view).join_values([_is_deficient(x) for x in matrices])
     return int(found.sum())
 
 

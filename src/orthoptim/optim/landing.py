@@ -12,7 +12,7 @@ from orthoptim.engine.step import Update
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice, check_positive
-from orthoptim.views import Side, View
+from orthoptim.views import Side, ViewLike
 
 _MARGIN = 1.01  # of the safe region, for rounding
 _ROUNDED = 0.1  # no orthonormal matrix of half precision is farther away than that
@@ -71,7 +71,7 @@ class Landing(Orthoptimizer):
         lam: float = 1.0,
         eps: float = 0.5,
         momentum_of: str = "relative",
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,

@@ -13,7 +13,7 @@ from orthoptim.optim.landing import landing_field, outside
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_bool, check_positive
-from orthoptim.views import Side, View
+from orthoptim.views import Side, ViewLike
 
 
 class LandingPC(Orthoptimizer):
@@ -59,7 +59,7 @@ class LandingPC(Orthoptimizer):
         lam: float = 1.0,
         tau: float | None = 0.5,
         coupled: bool = True,
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
-from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 import torch
 from torch import Tensor
@@ -13,24 +13,23 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.distributed.handshake import agreement
-from orthoptim.engine.buckets import make_buckets
+from orthoptim.distributed.sharded_state import init_state
+from orthoptim.distributed.sharded_step import ShardedStep
+from orthoptim.engine.local_step import LocalStep
 from orthoptim.engine.memory import keep_freed_memory
-from orthoptim.engine.naming import names_of, parameter_name
-from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify, together
-from orthoptim.engine.step import BlockStep, Update
-from orthoptim.engine.telemetry import DriftTable, PlanTable, plans_of
+from orthoptim.engine.plan import Plan, describe
+from orthoptim.engine.rule import UpdateRule
+from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify
+from orthoptim.engine.step import Update
+from orthoptim.engine.telemetry import DriftTable
 from orthoptim.optim import checks, keywords, ordinary
 from orthoptim.optim.drift import drift_of
 from orthoptim.optim.options import complete, flatten_base, group_defaults, hyperparameters, refuse_without_effect
 from orthoptim.optim.resume import Loaded, read
 from orthoptim.precision import full_precision
 from orthoptim.stiefel import ColumnSums, Table, Unrolled, on_one_device
-from orthoptim.tensors import compute_dtype, has_values, is_dtensor, real_dtype
-from orthoptim.user_warnings import warn_user
-from orthoptim.views import Side, View, matrix_shape
-
-if TYPE_CHECKING:
-    from orthoptim.distributed.sharded_step import ShardedStep
+from orthoptim.tensors import compute_dtype, has_values, is_dtensor
+from orthoptim.views import Side, View, ViewLike
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -54,12 +53,14 @@ class Orthoptimizer(Optimizer):
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
     _names: ClassVar[frozenset[str]]
+    _plan_options: ClassVar[tuple[str, ...]]  # those of a group that its plan depends on
     _takes_any: ClassVar[bool] = False  # keyword arguments, whatever their names
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         parameters = inspect.signature(cls.__init__).parameters
         cls._names = frozenset(parameters)
+        cls._plan_options = ("base", *sorted(cls._names - {"self", "params", "lr", "base"}))
         cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -74,7 +75,7 @@ class Orthoptimizer(Optimizer):
         lr: float | Tensor | None,
         base: Base,
         *,
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,
@@ -92,9 +93,7 @@ class Orthoptimizer(Optimizer):
         params = checks.check_params(params, type(self).__name__)
         keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
-        self._block_steps: dict[int, BlockStep] = {}
-        self._warned: set[Tensor] = set()
-        self._sharded: ShardedStep | None = None
+        self._forget_plans()
         try:
             super().__init__(params, defaults)
         except Exception:
@@ -214,9 +213,7 @@ class Orthoptimizer(Optimizer):
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)  # which torch adds, and would write into every new group
         self.__dict__.setdefault("_repaired", {})
-        self.__dict__["_block_steps"] = {}
-        self.__dict__["_warned"] = set()
-        self.__dict__["_sharded"] = None
+        self._forget_plans()
         for group in self.param_groups:
             if group["algorithm"] == self.algorithm:
                 plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
@@ -255,36 +252,22 @@ class Orthoptimizer(Optimizer):
             grads: list[Tensor] = []
             states: list[Any] = []
             self._init_group(group, params, grads, states)
-            prepared.append((group, params, grads, states))
-        for group, params, grads, states in prepared:
+            prepared.append((params, grads, states))
+        local_views: Mapping[int, View] = {}
+        dtensors = self._dtensors()
+        if dtensors:
+            sharded = self._sharded_step()
+            with full_precision(*{param.device for param in dtensors}):
+                local = sharded(self._rules(), self.state)
+            for index, work in local.items():
+                for tensors, more in zip(prepared[index], work, strict=True):
+                    tensors.extend(more)
+            local_views = sharded.plan.local_views
+        for index, (group, (params, grads, states)) in enumerate(zip(self.param_groups, prepared, strict=True)):
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, params, grads, states, self.state)
             elif params:
-                with full_precision(params[0]):
-                    self._step_group(group, params, grads, states)
-        self._step_sharded()
-
-    def _step_sharded(self) -> None:
-        """Step the DTensors: those of all groups together, for few collectives."""
-        if self._has_dtensors():
-            self._sharded_step()()
-
-    def _has_dtensors(self) -> bool:
-        return any(
-            is_dtensor(param)
-            for group in self.param_groups
-            if group["algorithm"] == self.algorithm
-            for param in group["params"]
-        )
-
-    def _sharded_step(self) -> "ShardedStep":
-        from orthoptim.distributed.sharded_step import (
-            ShardedStep,  # there is something to import where there are DTensors
-        )
-
-        if self._sharded is None:
-            self._sharded = ShardedStep(self)
-        return self._sharded
+                self._local(self._rule(index, group), params, grads, states, local_views)
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
@@ -340,14 +323,16 @@ class Orthoptimizer(Optimizer):
         ]
         return DriftTable(rows, per_parameter)
 
-    def plan(self, *, per_parameter: bool = False) -> PlanTable:
-        """How the constrained parameters are gathered into buckets, and by which form each is stepped.
+    def plan(self, *, per_parameter: bool = False) -> Plan:
+        """The plan that ``step`` works through: buckets of like matrices, and how each is stepped.
+
+        Before the first step that is the plan of a step in which every parameter has a gradient.
 
         Args:
-            per_parameter: whether to return a row for each parameter rather than for each bucket.
+            per_parameter: whether to return the share of each parameter rather than whole buckets.
 
         Returns:
-            A list of :class:`Plan` that prints as a table and has ``as_dict()`` for loggers.
+            A list of :class:`BucketPlan` that prints as a table and has ``as_dict()`` for loggers.
 
         Example:
             >>> import orthoptim as oo
@@ -359,19 +344,20 @@ class Orthoptimizer(Optimizer):
             >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
             [(5, 'direct-n', 1)]
         """
-        rows = []
-        for index, group in enumerate(self.param_groups):
-            if group["algorithm"] != self.algorithm:
-                continue
-            pairs = zip(names_of(group), group["params"], strict=True)
-            named = [(name, param) for name, param in pairs if not is_dtensor(param) and param.numel() > 0]
-            params = [param for _, param in named]
-            for bucket in make_buckets(params, group["view"], group["side"], compile=group["compile"]):
-                form = self.form(bucket.p, bucket.n, group)
-                rows.extend(plans_of(bucket, named, group, index, form, per_parameter))
-        if self._has_dtensors():
-            rows.extend(self._sharded_step().plans.shown(per_parameter))
-        return PlanTable(rows)
+        rules, sharded = self._rules(), self._sharded_step().plan if self._dtensors() else None
+        if sharded is not None:
+            sharded.update(rules)
+        plan = Plan()
+        for rule in rules:
+            params = [param for param in rule.group["params"] if not is_dtensor(param)]
+            buckets: list[Any] = []
+            if sharded is not None and rule.index in sharded.groups:
+                params += sharded.groups[rule.index].local_parts()
+                buckets += [bucket for bucket in sharded.groups[rule.index].sharded if bucket.count]
+            local = self._local.last_plan(rule, params, {} if sharded is None else sharded.local_views)
+            for bucket in (*local.buckets, *buckets):
+                plan.extend(describe(bucket, per_parameter))
+        return plan
 
     # Inside
 
@@ -385,11 +371,9 @@ class Orthoptimizer(Optimizer):
     def _hyperparameters(cls, group: Mapping[str, Any]) -> dict[str, Any]:
         return hyperparameters(group, cls._names)
 
-    @classmethod
-    def _gradient(cls, group: Mapping[str, Any]) -> Callable[..., Tensor] | None:
-        return cls.gradient if cls.replaces_gradient(group) else None
-
     def _check_group(self, group: dict[str, Any], label: str) -> None:
+        view = View.of(group["view"])
+        group["view"] = view if view.is_divided else view.name
         Base.named(group["base"])(**self._hyperparameters(group))
         checks.check_group(group, label)
         self.check_options(group)
@@ -402,7 +386,7 @@ class Orthoptimizer(Optimizer):
         self._repaired.clear()
         constrained = group["algorithm"] == self.algorithm
         for param in group["params"]:
-            if constrained and is_dtensor(param):  # see _step_sharded
+            if constrained and is_dtensor(param):  # ShardedStep steps those
                 continue
             grad = param.grad
             if grad is not None and (not constrained or grad.numel() > 0):  # an empty batch has nothing to step
@@ -414,7 +398,7 @@ class Orthoptimizer(Optimizer):
             for param, state in zip(params, held, strict=True):
                 states.extend(ordinary.init_state(param, group, state))
             return
-        names = self._state_names(group)
+        names = ["step", "master", *self._kinds(group)]
         needed = {name for name in names if name != "master"}
         half = {dtype for dtype in {param.dtype for param in params} if compute_dtype(dtype) != dtype}
         new = []
@@ -453,66 +437,38 @@ class Orthoptimizer(Optimizer):
         base = Base.named(group["base"]).buffers(self._hyperparameters(group))
         return {"num_updates": "counters", "clipped": "counters", "rescued": "counters", **base, **self.buffers(group)}
 
-    def _state_names(self, group: Mapping[str, Any]) -> list[str]:
-        return ["step", "master", *self._kinds(group)]
+    def _rule(self, index: int, group: dict[str, Any]) -> UpdateRule:
+        """How a constrained group is updated, with the options as they are now."""
+        options = tuple(group[name] for name in self._plan_options)
+        return UpdateRule(type(self), group, index, self._hyperparameters(group), self._kinds(group), options)
 
-    def _block_step(self, group: dict[str, Any]) -> BlockStep:
-        """What steps the blocks of a group; kept where it holds compiled code."""
-        values, kinds = self._hyperparameters(group), self._kinds(group)
-        kept = self._block_steps.get(id(group)) if group["compile"] else None
-        if kept is not None and kept.group is group and kept.kinds == kinds:
-            kept.hyperparameters, kept.gradient = values, self._gradient(group)
-            return kept
-        update_entries = self.update_entries if self.unrolls else None
-        step = BlockStep(
-            self.update_whole, group, values, kinds, self.decomposes, update_entries, self._gradient(group)
-        )
-        if group["compile"]:
-            self._block_steps[id(group)] = step
-        return step
+    def _rules(self) -> list[UpdateRule]:
+        """Those of all constrained groups."""
+        return [
+            self._rule(index, group)
+            for index, group in enumerate(self.param_groups)
+            if group["algorithm"] == self.algorithm
+        ]
 
-    def _step_group(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[Tensor]
-    ) -> None:
-        names = self._state_names(group)
-        columns = {name: states[i :: len(names)] for i, name in enumerate(names)}
-        steps = columns.pop("step")
-        step = self._block_step(group)
-        states_of = list(columns.values())
-        compile = group["compile"] or torch.compiler.is_compiling()
-        for bucket in make_buckets(params, group["view"], group["side"], states_of, compile):
-            lr = torch.as_tensor(group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
-            for block in bucket.blocks:
-                step(block, bucket.half, lr, params, grads, columns)
-                if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
-                    torch._foreach_add_(together([steps[i] for i in block.members]), 1)
-                if step.rescued is not None:
-                    self._warn_of_far(group, [params[i] for i in block.members], step.rescued)
+    def _forget_plans(self) -> None:
+        """Drop what is kept from step to step."""
+        self._local = LocalStep()
+        self._sharded: ShardedStep | None = None
 
-    def _warn_of_far(self, group: dict[str, Any], params: list[Tensor], rescued: Tensor) -> None:
-        """Warn, once for each parameter, of matrices that somebody has written far off the manifold.
+    def _dtensors(self) -> list[Tensor]:
+        """The constrained parameters that are DTensors."""
+        return [
+            param
+            for group in self.param_groups
+            if group["algorithm"] == self.algorithm
+            for param in group["params"]
+            if is_dtensor(param)
+        ]
 
-        Args:
-            group: a constrained group.
-            params: the parameters of one block.
-            rescued: which of its matrices were too far away.
-        """
-        counts = [matrix_shape(param.shape, group["view"], group["side"])[0].numel() for param in params]
-        flags = [rescued] if len(params) == 1 else torch.split(rescued, counts)
-        for param, flag in zip(params, flags, strict=True):
-            if param in self._warned or not bool(flag.any()):
-                continue
-            self._warned.add(param)
-            index = next(i for i, other in enumerate(self.param_groups) if other is group)
-            # of a DTensor that is whole on this rank, the local part is stepped
-            position = next(i for i, p in enumerate(group["params"]) if param is getattr(p, "_local_tensor", p))
-            name = parameter_name(group, position, f"group {index}")
-            warn_user(
-                f"{name} was far from orthonormal ({int(flag.sum())} of {len(flag)} matrices): it was written after "
-                "the optimizer was built, or steps without a guarantee left the manifold. Steps bring it back and are "
-                "counted as rescued in drift(); a matrix without full rank does not step and is counted as skipped: "
-                "call orthoptim.orthogonalize_ on it"
-            )
+    def _sharded_step(self) -> ShardedStep:
+        if self._sharded is None:
+            self._sharded = ShardedStep()
+        return self._sharded
 
     def _read(self, state_dict: StateDict) -> Loaded:
         """What a state dict stands for, complete; raises where it does not fit, and changes nothing."""
@@ -545,8 +501,6 @@ class Orthoptimizer(Optimizer):
     def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
         """Create what is missing in the state of a constrained parameter."""
         if is_dtensor(param):
-            from orthoptim.distributed.sharded_state import init_state
-
             init_state(param, self._kinds(group), group, state)
         else:
             create(param, state, group, self._kinds(group))

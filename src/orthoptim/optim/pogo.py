@@ -14,7 +14,7 @@ from orthoptim.literals import LandingPolicy
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice, check_positive_integer
-from orthoptim.views import Side, View
+from orthoptim.views import Side, ViewLike
 
 
 class POGO(Orthoptimizer):
@@ -69,7 +69,7 @@ class POGO(Orthoptimizer):
         *,
         landing: LandingPolicy | None = None,
         landing_steps: int = 2,
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,
@@ -103,7 +103,8 @@ class POGO(Orthoptimizer):
         """See :meth:`Orthoptimizer.update_whole`: the form of least cost."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         normalized = Base.named(group["base"]).normalized
-        step = stiefel.pogo_step(x, direction.matrices, lr, policy, scale=direction.scale, normalized=normalized)
+        form = group.get("form")
+        step = stiefel.pogo_step(x, direction.matrices, lr, policy, form, scale=direction.scale, normalized=normalized)
         return Update(step.x, clipped=step.clipped, rescued=step.rescued)
 
     @staticmethod

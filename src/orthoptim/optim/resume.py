@@ -3,20 +3,19 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import StateDict
 
 from orthoptim.distributed.handshake import agree
+from orthoptim.distributed.sharded_state import place
 from orthoptim.engine.naming import parameter_name
 from orthoptim.engine.state import EntrySpec, entries
 from orthoptim.optim import ordinary
 from orthoptim.tensors import has_values, is_dtensor
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
+from orthoptim.views import View
 
 Group = dict[str, Any]
 Specs = Mapping[str, EntrySpec]
@@ -76,11 +75,19 @@ def _check_saved_group(group: Group, saved: Any, index: int) -> None:
             f"{group['algorithm']!r}: it was saved by another optimizer"
         )
     for option in ("view", "side", "base"):
-        if option in saved and saved[option] != group.get(option):
+        if option in saved and _as_option(option, saved[option]) != _as_option(option, group.get(option)):
             raise ValueError(
                 f"loaded state dict has {option} {saved[option]!r} in group {index}, this optimizer has "
                 f"{group.get(option)!r}: build it as it was saved"
             )
+
+
+def _as_option(option: str, value: Any) -> Any:
+    """A value to compare: a view is one view, whether it is written as a name, as a dict or as itself."""
+    try:
+        return View.of(value) if option == "view" else value
+    except ValueError:
+        return value
 
 
 @torch.no_grad()
@@ -201,7 +208,7 @@ def _as_state(value: Any, spec: EntrySpec, param: Tensor, group: Mapping[str, An
     if not isinstance(value, Tensor):
         return torch.tensor(float(value), dtype=spec.dtype, device=device)
     if is_dtensor(param):
-        placed = _placed(value.to(device=device, dtype=spec.dtype), param, group)
+        placed = place(value.to(device=device, dtype=spec.dtype), param, group)
         return placed.clone() if placed is value else placed
     value = value.detach().reshape(spec.shape)
     if spec.shape != param.shape:
@@ -210,9 +217,3 @@ def _as_state(value: Any, spec: EntrySpec, param: Tensor, group: Mapping[str, An
         copied: Tensor = value.to(device=device, dtype=spec.dtype, copy=True)
         return copied
     return entries(param, group, spec.dtype).copy_(value)
-
-
-def _placed(value: Tensor, param: "DTensor", group: Mapping[str, Any]) -> Tensor:
-    from orthoptim.distributed.sharded_state import place
-
-    return place(value, param, group)

@@ -12,7 +12,7 @@ from orthoptim.literals import Metric, Retraction
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice
-from orthoptim.views import Side, View
+from orthoptim.views import Side, ViewLike
 
 
 class RGD(Orthoptimizer):
@@ -56,7 +56,7 @@ class RGD(Orthoptimizer):
         *,
         metric: Metric = "euclidean",
         retraction: Retraction = "qr",
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,

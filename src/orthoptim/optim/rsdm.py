@@ -13,7 +13,7 @@ from orthoptim.literals import SAMPLINGS, Sampling
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import draws
 from orthoptim.validation import check_choice, check_integer
-from orthoptim.views import Side, View, matrix_shape
+from orthoptim.views import Side, View, ViewLike
 
 _TOLERANCE = 1e-3  # of ‖X‖_F²/p; rounding changes it by less in a hundred thousand steps
 
@@ -66,7 +66,7 @@ class RSDM(Orthoptimizer):
         *,
         sampling: Sampling = "orthogonal",
         seed: int = 0,
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,
@@ -115,7 +115,8 @@ class RSDM(Orthoptimizer):
         if group["r"] is None:
             raise ValueError("RSDM needs r, the dimension of the random subspace: RSDM(params, lr, r=...)")
         check_integer("r", group["r"])
-        widths = [matrix_shape(p.shape, group["view"], group["side"])[2] for p in group["params"]]
+        view = View.of(group["view"])
+        widths = [part.n for param in group["params"] for part in view.parts(param.shape, group["side"])]
         n = min(widths, default=group["r"])
         if not 1 <= group["r"] <= n:
             raise ValueError(f"Invalid r: {group['r']}; it is a number of dimensions, from 1 to n = {n}")

@@ -14,7 +14,7 @@ from orthoptim.functional import project_
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_bool
-from orthoptim.views import Side, View
+from orthoptim.views import Side, ViewLike
 
 # Beyond 5 one landing maps an eigenvalue 1 + c of YYᴴ to a larger one: (1 − c/2)²(1 + c) > 1 + c.
 _REACH = 5.0
@@ -62,7 +62,7 @@ class SLPG(Orthoptimizer):
         *,
         barzilai_borwein: bool = False,
         project_at_end: bool = False,
-        view: View = "matrix",
+        view: ViewLike = "matrix",
         side: Side = "auto",
         maximize: bool = False,
         compile: bool = False,

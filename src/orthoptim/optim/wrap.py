@@ -10,7 +10,8 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import SGD
 from orthoptim.engine.naming import names_of, parameter_name
-from orthoptim.engine.telemetry import DriftTable, PlanTable
+from orthoptim.engine.plan import Plan
+from orthoptim.engine.telemetry import DriftTable
 from orthoptim.groups import Patterns, param_groups
 from orthoptim.literals import LandingPolicy
 from orthoptim.optim.inner import check_inner, step_inner
@@ -191,7 +192,7 @@ class Wrapped(Optimizer):
             kept[index]["params"][i] = tensor
         self.lander.state.update(fresh.state)
         self.lander._repaired.update(fresh._repaired)
-        self.lander._sharded = None
+        self.lander._forget_plans()
 
     def _checked_swap(self, index: int, i: int, new: Tensor | None) -> Tensor:
         group, inner = self.lander.param_groups[index], type(self.inner).__name__
@@ -234,7 +235,7 @@ class Wrapped(Optimizer):
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
-    def plan(self, *, per_parameter: bool = False) -> PlanTable:
+    def plan(self, *, per_parameter: bool = False) -> Plan:
         """See :meth:`Orthoptimizer.plan`."""
         self._follow()
         return self.lander.plan(per_parameter=per_parameter)

@@ -1,7 +1,7 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
 from orthoptim.stiefel.columns import pogo_columns, tangent_leap
-from orthoptim.stiefel.cost import block_size, choose, multiply_adds
+from orthoptim.stiefel.cost_model import block_size, choose, multiply_adds
 from orthoptim.stiefel.direction import Direction
 from orthoptim.stiefel.geometry import (
     as_real,

@@ -6,7 +6,7 @@ Every function takes batches of matrices, real or complex, on or off the manifol
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.cost import TINY
+from orthoptim.stiefel.cost_model import TINY
 
 
 def sym(a: Tensor) -> Tensor:

@@ -12,7 +12,7 @@
 | ``gram`` | 5·p²n and p×p ones | p ≪ n and G is normalised |
 | ``tiny`` | entry by entry, over the batch | p, n ≤ 4 |
 
-:func:`orthoptim.stiefel.cost.choose` picks one.
+:func:`orthoptim.stiefel.cost_model.choose` picks one.
 
 The bounds of the policies that clip need a leap that is tangent: RXᴴ is skew, so that MMᴴ = XXᴴ + s²RRᴴ loses no
 direction.
@@ -36,7 +36,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.cost import SYMMETRIC_FROM, SYMMETRIC_WORK, choose
+from orthoptim.stiefel.cost_model import SYMMETRIC_FROM, SYMMETRIC_WORK, choose
 from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
 from orthoptim.stiefel.policies import Policy, clip, land
 from orthoptim.stiefel.unrolled import unrolled

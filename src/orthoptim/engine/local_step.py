@@ -1,0 +1,135 @@
+"""The step of matrices that are whole on this device, group by group."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthoptim.engine.naming import names_of, parameter_name
+from orthoptim.engine.parts import count_steps
+from orthoptim.engine.plan import LocalPlan
+from orthoptim.engine.rule import UpdateRule
+from orthoptim.engine.step import BlockStep
+from orthoptim.precision import full_precision
+from orthoptim.tensors import local_part, real_dtype
+from orthoptim.user_warnings import warn_user
+from orthoptim.views import View
+
+FAR = (
+    "{name} was far from orthonormal ({far} of {matrices} matrices): it was written after the optimizer was built, or "
+    "steps without a guarantee left the manifold. Steps bring it back and are counted as rescued in drift(); a matrix "
+    "without full rank does not step and is counted as skipped: call orthoptim.orthogonalize_ on it"
+)
+
+
+class LocalStep:
+    """Steps the matrices of an optimizer that are whole on this device, and keeps its plans."""
+
+    def __init__(self) -> None:
+        self._plans: dict[int, LocalPlan] = {}
+        self._block_steps: dict[int, BlockStep] = {}
+        self._warned: set[Tensor] = set()
+
+    def __call__(
+        self,
+        rule: UpdateRule,
+        params: list[Tensor],
+        grads: list[Tensor],
+        flat_states: list[Tensor],
+        local_views: Mapping[int, View],
+    ) -> None:
+        """Step the parameters of one group.
+
+        Args:
+            rule: how the group is updated.
+            params: plain tensors, or the local parts of DTensors.
+            grads: their gradients.
+            flat_states: their states, the tensors of one parameter after those of another.
+            local_views: see :meth:`plan`.
+        """
+        names = rule.state_names
+        states = {name: flat_states[i :: len(names)] for i, name in enumerate(names)}
+        steps = states.pop("step")
+        plan, step = self.plan(rule, params, states, local_views), self._block_step(rule)
+        division = plan.division
+        owners, counters = division.owners(params), division.firsts(steps)
+        params, grads = division.entries(params), division.entries(grads)
+        states = {name: division.state(name, tensors, rule.kinds) for name, tensors in states.items()}
+        with full_precision(*plan.devices):
+            for bucket in plan.buckets:
+                lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+                step.form = bucket.form
+                for block in bucket.blocks:
+                    step(block, bucket.half, lr, params, grads, states)
+                    if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
+                        count_steps([counters[i] for i in block.members])
+                    if step.rescued is not None:
+                        counts = dict(zip(bucket.members, bucket.counts, strict=True))
+                        self._warn_of_far(rule, [(owners[i], counts[i]) for i in block.members], step.rescued)
+
+    def plan(
+        self,
+        rule: UpdateRule,
+        params: list[Tensor],
+        states: dict[str, list[Tensor]],
+        local_views: Mapping[int, View],
+    ) -> LocalPlan:
+        """The plan of these parameters: the one of the last step, if it still serves.
+
+        Args:
+            rule: how their group is updated.
+            params: the parameters.
+            states: their states by name; empty before the first step.
+            local_views: for the local part of a DTensor, by ``id``, the view of that part.
+        """
+        view = View.of(rule.group["view"])
+        views = [local_views.get(id(param), view) for param in params] if view.is_divided else []
+        if torch.compiler.is_compiling():  # a graph keeps what was decided when it was traced
+            return LocalPlan(rule, params, [""] * len(params), states, views)
+        plan = self._plans.get(rule.index)
+        if plan is None or not plan.serves(rule, params, states):
+            pairs = zip(names_of(rule.group), rule.group["params"], strict=True)
+            name_of = {id(local_part(param)): name for name, param in pairs}
+            plan = self._plans[rule.index] = LocalPlan(rule, params, [name_of[id(p)] for p in params], states, views)
+        return plan
+
+    def last_plan(self, rule: UpdateRule, params: list[Tensor], local_views: Mapping[int, View]) -> LocalPlan:
+        """The plan of the last step if it still serves, else that of a step in which all parameters have a gradient."""
+        plan = self._plans.get(rule.index)
+        if plan is not None and plan.is_part_of(params) and plan.serves(rule, plan.params, {}):
+            return plan
+        return self.plan(rule, [param for param in params if param.numel() > 0], {}, local_views)
+
+    def _block_step(self, rule: UpdateRule) -> BlockStep:
+        """What steps the blocks of a group; kept where it holds compiled code."""
+        group, method = rule.group, rule.method
+        gradient = method.gradient if method.replaces_gradient(group) else None
+        kept = self._block_steps.get(id(group)) if group["compile"] else None
+        if kept is not None and kept.group is group and kept.kinds == rule.kinds:
+            kept.hyperparameters, kept.gradient = rule.hyperparameters, gradient
+            return kept
+        update_entries = method.update_entries if method.unrolls else None
+        step = BlockStep(
+            method.update_whole, group, rule.hyperparameters, rule.kinds, method.decomposes, update_entries, gradient
+        )
+        if group["compile"]:
+            self._block_steps[id(group)] = step
+        return step
+
+    def _warn_of_far(self, rule: UpdateRule, members: list[tuple[Tensor, int]], rescued: Tensor) -> None:
+        """Warn, once for each parameter, of matrices that somebody has written far off the manifold.
+
+        Args:
+            rule: that of their group.
+            members: the parameters of one block, and how many matrices each has in it if it is not alone.
+            rescued: which of its matrices were too far away.
+        """
+        flags = [rescued] if len(members) == 1 else torch.split(rescued, [count for _, count in members])
+        for (param, _), flag in zip(members, flags, strict=True):
+            if param in self._warned or not bool(flag.any()):
+                continue
+            self._warned.add(param)
+            positions: dict[Any, int] = {id(local_part(other)): i for i, other in enumerate(rule.group["params"])}
+            name = parameter_name(rule.group, positions[id(param)], f"group {rule.index}")
+            warn_user(FAR.format(name=name, far=int(flag.sum()), matrices=len(flag)))

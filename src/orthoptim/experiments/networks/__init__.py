@@ -1,1 +1,0 @@
-"""Networks with orthogonal weights, and their training."""

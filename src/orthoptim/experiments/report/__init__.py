@@ -1,6 +1,0 @@
-"""The report: one self-contained HTML page on any number of runs, and the figures beside it."""
-
-from orthoptim.experiments.report.section import Section, describe
-from orthoptim.experiments.report.write import find_runs, write_figures, write_report
-
-__all__ = ["Section", "describe", "find_runs", "write_figures", "write_report"]

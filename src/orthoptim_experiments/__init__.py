@@ -1,0 +1,1 @@
+"""The experiments of the paper, the benchmarks, and the command `orthoptim`: the extra [experiments]."""

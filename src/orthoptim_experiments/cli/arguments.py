@@ -1,0 +1,158 @@
+"""The arguments of commands: parsed, or refused in one line."""
+
+import fnmatch
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from orthoptim_experiments.harness import methods
+from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
+
+
+class UsageError(ValueError):
+    """An argument that cannot be used; the message is one line for the user."""
+
+
+def choice(name: str, value: str, known: Sequence[str]) -> str:
+    """The value, if it is known.
+
+    Example:
+        >>> choice("scale", "tiny", ["tiny", "laptop"])
+        'tiny'
+    """
+    if value not in known:
+        raise UsageError(f"unknown {name} {value!r}; there are {', '.join(known)}")
+    return value
+
+
+def device(name: str) -> str:
+    """The device, if it is here."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError):
+        raise UsageError(f"device {name!r} is not available here; use cpu") from None
+    return name
+
+
+def check_processes(config: Config) -> None:
+    """Check that so many processes can share the work."""
+    nproc, place = config.get("nproc", 1), torch.device(config["device"])
+    if nproc == 1:
+        if config.get("sharded"):
+            raise UsageError("--sharded splits a model among processes: say how many, with --nproc")
+        return
+    if nproc > config["batch_size"]:
+        raise UsageError(f"{nproc} processes are more than the {config['batch_size']} examples of a batch")
+    if place.type not in ("cpu", "cuda"):
+        raise UsageError(f"--nproc is for cpu and cuda, not for {place.type}")
+    if place.index is not None:
+        raise UsageError(f"each process has a device of its own: use --device {place.type} with --nproc")
+    if place.type == "cuda" and nproc > torch.cuda.device_count():
+        raise UsageError(f"{nproc} processes are more than the {torch.cuda.device_count()} devices")
+
+
+def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """The offered methods that names or shell patterns match, in the order of the words; by default the usual ones."""
+    words = [word.strip() for text in patterns for word in text.split(",") if word.strip()]
+    found: list[str] = []
+    usual = [name for name in experiment.default_methods if name in offered]  # a variant may have fewer
+    for word in words or usual:
+        matching = fnmatch.filter(offered, word)
+        if not matching:
+            raise UsageError(f"unknown method {word!r} in {experiment.name}; there are {', '.join(offered)}")
+        for name in matching:
+            if methods.find(name).installed:
+                found.append(name)
+            elif name == word:
+                raise UsageError(f"{name} is not installed; install it with: pip install 'orthoptim[peers]'")
+    return list(dict.fromkeys(found))
+
+
+def setting(name: str, text: str, former: Any) -> Any:
+    """A size of an experiment from the command line, of the kind that the scale has.
+
+    Example:
+        >>> setting("epochs", "2.5", 10.0), setting("widths", "8,16,16", [64, 256, 256])
+        (2.5, [8, 16, 16])
+    """
+    if isinstance(former, str):
+        return text
+    numbers = _numbers(text, type(former[0]) if isinstance(former, list) else type(former))
+    if isinstance(former, list) and len(numbers) == len(former):
+        return numbers
+    if not isinstance(former, list) and len(numbers) == 1:
+        return numbers[0]
+    example = ",".join(map(str, former)) if isinstance(former, list) else str(former)
+    raise UsageError(f"--{name.replace('_', '-')} {text!r} makes no sense; write something like {example}")
+
+
+def _numbers(text: str, kind: type[int] | type[float]) -> list[float]:
+    """Positive numbers by comma; none if one of them is not."""
+    try:
+        found = [kind(word) for word in text.split(",")]
+    except ValueError:
+        return []
+    return found if all(0 < number < math.inf for number in found) else []
+
+
+def seeds(text: str | None, scale: Scale) -> list[int]:
+    """Seeds: a number of them, a range or a list.
+
+    Example:
+        >>> few = Scale("", seeds=2)
+        >>> seeds(None, few), seeds("3", few), seeds("5-7", few), seeds("4,2", few)
+        ([0, 1], [0, 1, 2], [5, 6, 7], [4, 2])
+    """
+    if text is None:
+        return list(range(scale.seeds))
+    try:
+        if "," in text:
+            found = [int(word) for word in text.split(",") if word.strip()]
+        elif "-" in text[1:]:
+            first, last = text.split("-")
+            found = list(range(int(first), int(last) + 1))
+        else:
+            found = list(range(int(text)))
+    except ValueError:
+        found = []
+    if not found or min(found) < 0:
+        raise UsageError(f"seeds {text!r} make no sense; use a number (3), a range (0-9) or a list (4,7)")
+    return list(dict.fromkeys(found))
+
+
+def world_sizes(text: str) -> list[int]:
+    """Numbers of ranks, by comma.
+
+    Example:
+        >>> world_sizes("8,64")
+        [8, 64]
+    """
+    found = [int(number) for number in _numbers(text, int)]
+    if not found:
+        raise UsageError(f"world sizes {text!r} make no sense; write something like 8,64,1024")
+    return found
+
+
+def overrides(settings: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Hyperparameters set by hand, by method.
+
+    Example:
+        >>> overrides(["POGO.lr=0.3", "POGO.base=VAdam"], ["POGO"])
+        {'POGO': {'lr': 0.3, 'base': 'VAdam'}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        left, equals, value = setting.partition("=")
+        method, dot, option = left.rpartition(".")
+        if not (equals and dot and method and option):
+            raise UsageError(f"cannot read --set {setting!r}; write METHOD.OPTION=VALUE, such as POGO.lr=0.3")
+        if method not in names:
+            raise UsageError(f"--set {setting!r}: {method} is not among the methods of this run, {', '.join(names)}")
+        try:
+            found.setdefault(method, {})[option] = json.loads(value)
+        except (ValueError, RecursionError):
+            found.setdefault(method, {})[option] = value
+    return found

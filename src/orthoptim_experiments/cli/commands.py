@@ -1,0 +1,140 @@
+"""The command line. Commands only read their arguments, and call the room that does what they ask."""
+
+import json
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+
+from orthoptim_experiments.bench.tables import bench as run_bench
+from orthoptim_experiments.bench.workloads import WORKLOADS
+from orthoptim_experiments.cli import arguments, help_pages
+from orthoptim_experiments.cli.data_commands import app as data_app
+from orthoptim_experiments.cli.messages import one_line_errors, tell, tell_defects
+from orthoptim_experiments.cli.run import app as run_app
+from orthoptim_experiments.cli.streams import patient_streams
+from orthoptim_experiments.harness import methods
+
+
+class App(typer.Typer):
+    """The command, whatever its standard streams are."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
+        with patient_streams():
+            return super().__call__(*args, **kwargs)
+
+
+app = App(help="Optimize orthogonal and unitary matrices at scale.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(run_app, name="run", short_help="Run an experiment of the paper.")
+app.add_typer(data_app, name="data")
+
+
+@app.callback()
+def main() -> None:
+    """Optimize orthogonal and unitary matrices at scale."""
+
+
+@app.command()
+def report(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RESULTS]...", help="Files of runs, or folders of them. Default: results."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
+    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+) -> None:
+    """Write a page on results: curves, table, and what the paper says against what was measured.
+
+    The page is one HTML file with all it needs inside. Beside it, in the folder "figures", each run gets a figure like
+    the paper's, in PNG and PDF.
+    """
+    from orthoptim_experiments.report import describe, find_runs, write_report  # a second of imports
+
+    with one_line_errors():
+        runs = find_runs(results or [Path("results")], tell)
+        for run in runs:
+            tell_defects(run)
+        for path in write_report([describe(run) for run in runs], out, figures=out.parent / "figures"):
+            print(path)
+    if open_:
+        webbrowser.open(out.resolve().as_uri())
+
+
+@app.command("methods", help=help_pages.METHODS_HELP)
+def list_methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only this one, with all its options.",
+            autocompletion=lambda: list(methods.METHODS),
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """List the methods."""
+    with one_line_errors():
+        console = Console()
+        for table in help_pages.method_tables(name):
+            console.print(table)
+
+
+@app.command()
+def bench(
+    workload: Annotated[list[str] | None, typer.Option(help="W1 … W6; all by default. May be repeated.")] = None,
+    base: Annotated[str, typer.Option(help="Base optimizer: vadam, or sgd with momentum 0.9.")] = "vadam",
+    only: Annotated[
+        str | None, typer.Option(help="Only contenders whose name contains one of these, by comma.")
+    ] = None,
+    methods: Annotated[
+        bool, typer.Option("--methods", help="All methods of this library side by side instead of POGO and its peers.")
+    ] = False,
+    growth: Annotated[bool, typer.Option(help="Also time against number and size of matrices.")] = False,
+    seconds: Annotated[float, typer.Option(help="Time for each contender.")] = 3.0,
+    threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.")] = 2,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Step time and memory of POGO against its peers, as ratios measured in one process.
+
+    Contenders take turns, so that noise hits all alike; minima and medians are given. Peers that are not installed are
+    named and left out; the extra "peers" installs them.
+    """
+    with one_line_errors():
+        arguments.device(device)
+        torch.set_num_threads(threads)
+        figures = run_bench(workload or list(WORKLOADS), base, only, growth, seconds, device, Console(), methods)
+        if json_file is not None:
+            json_file.write_text(json.dumps(figures, indent=1))
+
+
+@app.command()
+def scale(
+    models: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAMES", help="By comma or repeated. Default: 0.1B,7B,70B,adapters.", show_default=False),
+    ] = None,
+    world_sizes: Annotated[
+        str, typer.Option(metavar="SIZES", help="How many ranks there are, by comma.")
+    ] = "8,64,256,1024",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to this file.")
+    ] = None,
+) -> None:
+    """What a sharded step costs each rank: bytes, collectives and memory, in worlds of up to thousands of ranks.
+
+    POGO as the library shards it, for both placements, against gathering every matrix on every rank, against sending
+    each to an owner by itself, and against Muon done so. One rank at a time is run, without data and without peers;
+    nothing is timed. Takes about a minute.
+    """
+    from orthoptim_experiments.bench.scale.models import MODELS
+    from orthoptim_experiments.bench.scale.tables import scale as run_scale  # imports torch.distributed.tensor
+
+    with one_line_errors():
+        names = [name.strip() for text in models or [] for name in text.split(",")]
+        figures = run_scale(names or list(MODELS), arguments.world_sizes(world_sizes), Console())
+        if json_file is not None:
+            json_file.write_text(json.dumps(figures, indent=1))

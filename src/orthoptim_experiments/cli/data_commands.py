@@ -1,0 +1,111 @@
+"""``orthoptim data``: fetch, check and find the data sets."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from orthoptim_experiments.problems.datasets.fetch import fetch as fetch_source
+from orthoptim_experiments.problems.datasets.files import DataError, data_directory, find, read
+from orthoptim_experiments.problems.datasets.sources import SOURCES, Source
+
+app = typer.Typer(
+    help="Fetch, check and find the data sets of the experiments.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Names = Annotated[list[str] | None, typer.Argument(help=f"{', '.join(SOURCES)}; all of them by default.")]
+Directory = Annotated[
+    Path | None, typer.Option("--data-dir", help="Data directory; by default $ORTHOPTIM_DATA, else the user's cache.")
+]
+
+
+@app.command()
+def fetch(
+    names: Names = None,
+    data_dir: Directory = None,
+    mirror: Annotated[str | None, typer.Option(help="Address to fetch the archives from; one data set only.")] = None,
+) -> None:
+    """Download what is missing or damaged, and verify it."""
+    sources = _sources(names)
+    if mirror is not None and len(sources) != 1:
+        _fail("--mirror goes with one data set: name it")
+    for source in sources:
+        try:
+            with _Bar(source.title) as bar:
+                fetched = fetch_source(source, data_directory(data_dir), mirror=mirror, progress=bar)
+        except DataError as error:
+            _fail(str(error))
+        what = "fetched into" if fetched else "is complete in"
+        print(f"{source.title} {what} {data_directory(data_dir) / source.folder}")
+
+
+@app.command()
+def check(names: Names = None, data_dir: Directory = None) -> None:
+    """Verify every file against its published checksum."""
+    damaged = 0
+    for source in _sources(names):
+        for file in source.files:
+            try:
+                read(source, file, data_directory(data_dir))
+            except DataError as error:
+                damaged += 1
+                print(f"orthoptim: {error}", file=sys.stderr)
+            else:
+                print(f"{find(source, file, data_directory(data_dir))}: as published")
+    if damaged:
+        raise typer.Exit(2)
+
+
+@app.command()
+def where(data_dir: Directory = None) -> None:
+    """Print the data directory."""
+    print(data_directory(data_dir))
+
+
+def _sources(names: list[str] | None) -> list[Source]:
+    for name in names or ():
+        if name not in SOURCES:
+            _fail(f"unknown data set {name!r}; there are {', '.join(SOURCES)}")
+    return [SOURCES[name] for name in names or SOURCES]
+
+
+def _fail(message: str) -> None:
+    print(f"orthoptim: {message}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+class _Bar:
+    """A rich progress bar with the methods that pooch calls; on stderr, and only on a terminal."""
+
+    def __init__(self, title: str) -> None:
+        columns = (TextColumn(title), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._task = self._progress.add_task(title, total=None)
+
+    def __enter__(self) -> "_Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    @property
+    def total(self) -> float | None:
+        return self._progress.tasks[0].total
+
+    @total.setter
+    def total(self, size: float) -> None:
+        self._progress.update(self._task, total=size)
+
+    def update(self, size: float) -> None:
+        self._progress.advance(self._task, size)
+
+    def reset(self) -> None:
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        """The bar serves every archive of a data set."""

@@ -1,0 +1,1 @@
+"""What runs any experiment: trials, records, checkpoints, the clock, statistics."""

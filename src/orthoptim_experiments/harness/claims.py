@@ -1,0 +1,97 @@
+"""What the paper says, put so that data can confirm or refute it."""
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from orthoptim_experiments.harness.records import Run, Trial
+
+
+class Verdict(NamedTuple):
+    """What the data say to a claim: the verdict, and the figures it rests on, in words."""
+
+    verdict: Literal["confirmed", "refuted", "not measured"]
+    measured: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement about one experiment.
+
+    Attributes:
+        says: the statement, in the words of the one who makes it as far as they fit on a line.
+        judge: computes the verdict from a run.
+        source: who says so.
+    """
+
+    says: str
+    judge: Callable[[Run], Verdict]
+    source: str = "paper"
+
+
+def verdict(holds: bool, measured: str) -> Verdict:
+    """Confirmed or refuted, with its figures."""
+    return Verdict("confirmed" if holds else "refuted", measured)
+
+
+def missing(run: Run, *methods: str) -> Verdict | None:
+    """The verdict "not measured" if a method has no finished trial or failed; None if all have."""
+    absent = [m for m in methods if not any(t.status and t.status != "failed" for t in run.of(m))]
+    return Verdict("not measured", f"not run: {', '.join(absent)}") if absent else None
+
+
+def time_to(run: Run, method: str) -> float:
+    """Median over seeds of the training seconds until the gap was first below the tolerance; inf where it never was."""
+    return _median([_first_below(trial, run.config["tolerance"], "time") for trial in _finished(run, method)])
+
+
+def steps_to(run: Run, method: str) -> float:
+    """Median over seeds of the steps until the gap was first below the tolerance; inf where it never was."""
+    return _median([_first_below(trial, run.config["tolerance"], "step") for trial in _finished(run, method)])
+
+
+def statuses(run: Run, method: str) -> list[str]:
+    """How the finished trials of a method ended."""
+    return [str(trial.status) for trial in _finished(run, method)]
+
+
+def column(run: Run, method: str, name: str) -> list[list[float]]:
+    """One column of every finished trial of a method."""
+    return [trial.records.get(name, []) for trial in _finished(run, method)]
+
+
+def growth(run: Run, method: str) -> list[float]:
+    """For each seed, the last distance in units of that after a tenth of the way: above one, a method moves away."""
+    return [distances[-1] / distances[len(distances) // 10] for distances in column(run, method, "distance")]
+
+
+def seconds(value: float) -> str:
+    """For people.
+
+    Example:
+        >>> seconds(1.25), seconds(math.inf)
+        ('1.25 s', 'never')
+    """
+    return f"{value:.3g} s" if math.isfinite(value) else "never"
+
+
+def ranking(run: Run, times: dict[str, float]) -> str:
+    """Times to the tolerance in the order of arrival, for people."""
+    ordered = sorted(times.items(), key=lambda item: item[1])
+    shown = ", ".join(f"{method} {seconds(value)} ({steps_to(run, method):.0f} steps)" for method, value in ordered)
+    return f"to a gap of {run.config['tolerance']:.0e}: {shown}".replace(" (inf steps)", "")
+
+
+def _finished(run: Run, method: str) -> list[Trial]:
+    return [trial for trial in run.of(method) if trial.status]
+
+
+def _first_below(trial: Trial, gap: float, axis: str) -> float:
+    pairs = zip(trial.records[axis], trial.records.get("gap", []), strict=False)
+    return next((at for at, value in pairs if value < gap), math.inf)
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median_high(values) if values else math.inf

@@ -1,0 +1,205 @@
+"""The contract that an experiment fulfils.
+
+The runner knows nothing of matrices or models: it asks an :class:`Experiment` for a configuration, its methods and a
+:class:`Problem` for each seed, gives the problem an optimizer, and calls ``advance`` until there is an ``outcome``.
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from orthoptim.tensors import full
+from orthoptim_experiments.harness.attachments import Exhibit
+from orthoptim_experiments.harness.claims import Claim
+from orthoptim_experiments.harness.methods import Options, Params
+from orthoptim_experiments.harness.panels import PAPER, Panel, Target
+from orthoptim_experiments.harness.records import Run, Status
+
+Config = dict[str, Any]
+"""All that determines the results of an experiment, but method and seed: plain values."""
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Outcome(NamedTuple):
+    """How a trial ended."""
+
+    status: Status
+    message: str = ""
+
+
+def left_manifold(optimizer: torch.optim.Optimizer, step: int) -> Outcome | None:
+    """Nobody writes to the parameters of a trial: what had to be rescued had left the manifold by its own steps."""
+    rescued = sum(int(full(state["rescued"]).sum()) for state in optimizer.state.values() if "rescued" in state)
+    if rescued == 0:
+        return None
+    return Outcome(
+        "diverged", f"{rescued} steps of a matrix had to be rescued from far off the manifold by step {step}"
+    )
+
+
+class Problem(ABC):
+    """What one optimizer has to solve, and how far it is.
+
+    Attributes:
+        step: how often it has advanced.
+        budget: how often it may.
+    """
+
+    step: int = 0
+    budget: int
+    optimizer: torch.optim.Optimizer
+
+    @abstractmethod
+    def parameters(self) -> Params:
+        """What the optimizer is given: parameters, or param groups."""
+
+    def begin(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the optimizer; the clock does not run yet."""
+        self.optimizer = optimizer
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Take one step (a batch, an iteration) and count it; this alone is timed."""
+
+    @abstractmethod
+    def due(self) -> bool:
+        """Whether to evaluate and record now; a function of the configuration and the step, so that runs agree."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float]:
+        """Measure, untimed; it must not change what follows."""
+
+    @abstractmethod
+    def outcome(self) -> Outcome | None:
+        """Whether and how the trial has ended; asked after every step, untimed."""
+
+    def pictures(self) -> dict[str, bytes]:
+        """Images of what was found, by name, as PNG files; asked once, untimed, of a trial that did not diverge."""
+        return {}
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All it takes to go on as if never stopped, as tensors and plain values."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, on a problem that has begun and not advanced."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large an experiment is run.
+
+    Attributes:
+        summary: one line for the manual.
+        seeds: how many.
+        sizes: what goes into the configuration.
+    """
+
+    summary: str
+    seeds: int
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Experiment(ABC):
+    """One experiment. Subclasses set the attributes.
+
+    Attributes:
+        name: in commands and file names.
+        title: of the page.
+        about: the manual, as paragraphs.
+        scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
+        variants: by name, with one line each; the first is the default.
+        variant_option: the name of the option that chooses one.
+        dtypes: those it can be run in; the first is the default.
+        default_methods: those that take part if none are asked for.
+        claims: what is said about it.
+        panels: of its figure; on the report page each quantity is a chart.
+        columns: of the records, whose last values are in the report's table.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    about: ClassVar[str]
+    scales: ClassVar[Mapping[str, Scale]]
+    variants: ClassVar[Mapping[str, str]] = {}
+    variant_option: ClassVar[str] = "variant"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    default_methods: ClassVar[tuple[str, ...]]
+    claims: ClassVar[tuple[Claim, ...]] = ()
+    panels: ClassVar[tuple[Panel, ...]] = PAPER
+    columns: ClassVar[tuple[str, ...]] = ("gap", "projected_gap", "distance")
+
+    @abstractmethod
+    def methods(self, config: Config) -> dict[str, Options]:
+        """The methods that can take part, and their hyperparameters."""
+
+    @abstractmethod
+    def problem(self, config: Config, method: str, seed: int) -> Problem:
+        """The problem of a seed, the same for every method but for what its name demands (a precision)."""
+
+    def prepare(self, config: Config) -> None:  # noqa: B027  (most need nothing)
+        """Get what all trials need, before the first begins.
+
+        Raises:
+            ValueError: if it cannot be had; the message is one line for the user.
+        """
+
+    def arithmetic(self, config: Config, method: str) -> AbstractContextManager[Any]:
+        """The context in which a method advances."""
+        return nullcontext()
+
+    def target(self, config: Config) -> Target | None:
+        """What trials aim at, and are timed to: the gap at which they stop, unless told otherwise."""
+        return Target("gap", config["tolerance"]) if "tolerance" in config else None
+
+    def exhibits(self, run: Run) -> Sequence[Exhibit]:
+        """Tables and images for the report page, beyond what it shows of every experiment."""
+        return ()
+
+
+def configuration(
+    experiment: Experiment,
+    scale: str,
+    *,
+    variant: str | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    nproc: int = 1,
+    sharded: bool = False,
+    sizes: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Options] | None = None,
+) -> Config:
+    """What is run, but for methods and seeds; ``sizes`` replace those of the scale, ``overrides`` hyperparameters.
+
+    One process is no part of a configuration; ``nproc`` of them are: their sums are rounded otherwise.
+    """
+    config: Config = {"experiment": experiment.name, "scale": scale, **experiment.scales[scale].sizes, **(sizes or {})}
+    if experiment.variants:
+        config["variant"] = variant or next(iter(experiment.variants))
+    config |= {"dtype": dtype or experiment.dtypes[0], "device": device, "threads": threads}
+    if nproc > 1:
+        config["nproc"] = nproc
+    if sharded:
+        config["sharded"] = True
+    if overrides:
+        config["overrides"] = {method: dict(options) for method, options in sorted(overrides.items())}
+    return config
+
+
+def run_id(config: Config) -> str:
+    """Ten digits that stand for a configuration, and change with anything in it.
+
+    Example:
+        >>> run_id({"n": 1, "p": 2}) == run_id({"p": 2, "n": 1}) != run_id({"n": 1, "p": 3})
+        True
+    """
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]

@@ -1,0 +1,324 @@
+"""Runs an experiment, trial by trial (a method on a seed), into a run file; and goes on where it was interrupted.
+
+Where several ranks train together, each of them runs this. The first alone writes, and decides what depends on what is
+written; the others follow it.
+"""
+
+import base64
+import signal
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from orthoptim_experiments.harness import methods, ranks, replicas
+from orthoptim_experiments.harness.clock import Clock
+from orthoptim_experiments.harness.environment import environment
+from orthoptim_experiments.harness.experiment import Config, Experiment, Outcome, Problem, run_id
+from orthoptim_experiments.harness.filenames import file_stem
+from orthoptim_experiments.harness.records import ResultsError, Run, RunFile, Trial, Unwritten, load
+from orthoptim_experiments.harness.trial_checkpoint import Checkpoint
+
+WARM_UP = 2
+"""Steps taken and thrown away before a method is first timed: kernels are chosen and threads started in them."""
+
+LONGEST_MESSAGE = 2000
+"""Characters of an error that are recorded."""
+
+
+class Watcher(Protocol):
+    """Whoever is told how a run goes on."""
+
+    def begin(self, method: str, seed: int, step: int, budget: int) -> None:
+        """A trial begins, or goes on at a step."""
+
+    def progress(self, step: int, values: Mapping[str, float]) -> None:
+        """The trial has come to a step; ``values`` are of its last record."""
+
+    def end(self, method: str, seed: int, outcome: Outcome, step: int, seconds: float, known: bool) -> None:
+        """A trial has ended; ``known``: in an earlier run already."""
+
+
+class Interrupted(Exception):  # noqa: N818  (not an error)
+    """A signal asked to stop; results and checkpoint are in place.
+
+    Attributes:
+        signum: the signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run.
+
+    Attributes:
+        experiment: the experiment.
+        config: its configuration, see :func:`orthoptim_experiments.harness.experiment.configuration`.
+        methods: names, of those the experiment offers.
+        seeds: seeds.
+        out: the folder of results.
+        timeout: training seconds after which a trial is stopped; None: never.
+        retry: whether trials that failed or timed out are run again.
+        checkpoint_every: seconds between checkpoints.
+    """
+
+    experiment: Experiment
+    config: Config
+    methods: Sequence[str]
+    seeds: Sequence[int]
+    out: Path
+    timeout: float | None = None
+    retry: bool = False
+    checkpoint_every: float = 5.0
+
+    @property
+    def path(self) -> Path:
+        """The run file."""
+        return self.out / f"{file_stem(f'{self.experiment.name}-{run_id(self.config)}')}.jsonl"
+
+    def options(self, method: str) -> dict[str, Any]:
+        """The hyperparameters of a method."""
+        offered = self.experiment.methods(self.config)
+        return {**offered[method], **self.config.get("overrides", {}).get(method, {})}
+
+
+def run(job: Job, watcher: Watcher) -> Run:
+    """Run all trials that are missing, and return all there are.
+
+    A trial that raises is recorded as failed, and the others go on.
+
+    Raises:
+        ResultsError: if results cannot be read or written.
+        ValueError: if the experiment lacks what it needs, see :meth:`Experiment.prepare`.
+        Interrupted: by SIGINT or SIGTERM, after the step under way; a second signal stops at once.
+    """
+    torch.set_num_threads(job.config["threads"])
+    job.experiment.prepare(job.config)
+    header = {
+        "id": run_id(job.config),
+        "experiment": job.experiment.name,
+        "config": job.config,
+        "environment": environment(torch.device(job.config["device"])),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    with _open(job.path, header) as file, _signals() as stop:
+        warm: set[str] = set()
+        for seed in job.seeds:  # seed by seed, so that a run cut short still compares all methods
+            for method in job.methods:
+                former = file.run.trial(method, seed)
+                if ranks.of_first(_is_done(former, job.retry)):
+                    _tell_of(former, watcher)
+                    continue
+                if method not in warm:
+                    _warm_up(job, method, seed)
+                    warm.add(method)
+                _Attempt(job, file, watcher, method, seed, former).run(stop)
+    complete = load(job.path)
+    complete.notice = file.run.notice  # that of the opening, which has mended what it tells of
+    return complete
+
+
+def _open(path: Path, header: Mapping[str, Any]) -> RunFile | Unwritten:
+    """The file of the run, for the first of the ranks alone; all raise if it cannot be opened."""
+    file, refusal = None, None
+    if ranks.is_first():
+        try:
+            file = RunFile(path, header)
+        except ResultsError as error:
+            refusal = str(error)
+    if refusal := ranks.of_first(refusal):
+        raise ResultsError(refusal)
+    return file or Unwritten(path, header)
+
+
+def _is_done(trial: Trial | None, retry: bool) -> bool:
+    if trial is None or trial.status is None:
+        return False
+    return not (retry and trial.status in ("failed", "timeout"))
+
+
+def _tell_of(trial: Trial | None, watcher: Watcher) -> None:
+    """Tell the watcher of a trial that is done; ranks but the first know nothing of it."""
+    if trial is not None and trial.status is not None:
+        steps, times = trial.records["step"] or [0], trial.records["time"] or [0.0]
+        outcome = Outcome(trial.status, trial.message)
+        watcher.end(trial.method, trial.seed, outcome, int(steps[-1]), times[-1], True)
+
+
+class _Attempt:
+    """One trial, from its beginning or its checkpoint to its end."""
+
+    def __init__(
+        self, job: Job, file: RunFile | Unwritten, watcher: Watcher, method: str, seed: int, former: Trial | None
+    ) -> None:
+        self.job, self.file, self.watcher = job, file, watcher
+        self.method, self.seed, self.former = method, seed, former
+        stem = file_stem(f"{run_id(job.config)}-{method}-{seed}")
+        self.checkpoint = Checkpoint(job.out / ".checkpoints" / f"{stem}.pt")
+        self.clock = Clock(torch.device(job.config["device"]))
+        self.step, self.records, self.recorded = 0, 0, -1
+        self.saved = time.monotonic()
+        self.digest = ""
+
+    def run(self, stop: "_Stop") -> None:
+        try:
+            problem = _begin(self.job, self.method, self.seed)
+            self._resume_or_begin(problem)
+            outcome = self._advance(problem, stop)
+            self.digest = replicas.common_digest(problem.state_dict())
+            if outcome.status != "diverged":
+                for name, png in problem.pictures().items():
+                    self._line("picture", name=name, png=base64.b64encode(png).decode())
+        except (ResultsError, Interrupted):
+            raise
+        except Exception as error:  # a method that fails is a result, too
+            ranks.confirm_failure(error)
+            if self.former is None or self.former.status:
+                self._begin_line()
+            outcome = Outcome("failed", _one_line(error))
+        times = {"step": self.step, "time": self.clock.elapsed}
+        digest = {"digest": self.digest} if self.digest else {}
+        self._line("end", status=outcome.status, **times, message=outcome.message, **digest)
+        self.file.sync()
+        if ranks.is_first():
+            self.checkpoint.delete()
+        self.watcher.end(self.method, self.seed, outcome, self.step, self.clock.elapsed, False)
+
+    def _resume_or_begin(self, problem: Problem) -> None:
+        saved = self.checkpoint.load()
+        if ranks.of_first(self._can_resume(saved)):
+            if saved is None:  # the first rank has read it
+                raise OSError(f"cannot read {self.checkpoint.path}")
+            problem.load_state_dict(saved["problem"])
+            self.step, self.records, self.recorded = saved["step"], saved["records"], saved["recorded"]
+            self.clock.elapsed, self.clock.processor = saved["time"], saved["processor_time"]
+            self._line("resume", step=self.step)
+            self.watcher.begin(self.method, self.seed, self.step, problem.budget)
+            return
+        self._begin_line()
+        self.watcher.begin(self.method, self.seed, 0, problem.budget)
+
+    def _can_resume(self, saved: Mapping[str, Any] | None) -> bool:
+        if saved is None or self.former is None or self.former.status is not None:
+            return False
+        # what an earlier version of the experiment began with other hyperparameters begins anew
+        if self.former.options != _as_read(self.job.options(self.method)):
+            return False
+        self.former.truncate(saved["step"])
+        return bool(len(self.former) == saved["records"])  # else the disk lost lines that the checkpoint has seen
+
+    def _begin_line(self) -> None:
+        facts = environment(self.clock.device)
+        self._line("trial", options=self.job.options(self.method), environment=facts)
+        self.former = Trial(self.method, self.seed)
+
+    def _advance(self, problem: Problem, stop: "_Stop") -> Outcome:
+        values: dict[str, float] = {}
+        while True:
+            own = problem.outcome()
+            late = self.job.timeout is not None and self.clock.elapsed >= self.job.timeout
+            due = time.monotonic() - self.saved >= self.job.checkpoint_every
+            # clocks and signals differ between ranks, and what one does all must do
+            over, late_somewhere, signum, save = ranks.largest(own is not None, late, stop.signum, due)
+            if over and own is None:
+                raise replicas.ReplicasError("the processes disagree on the end of the trial")
+            outcome = own or (self._timeout() if late_somewhere else None)
+            if (outcome is not None or problem.due()) and self.recorded < self.step:
+                values = problem.evaluate()
+                times = {"time": self.clock.elapsed, "processor_time": self.clock.processor}
+                self._line("record", step=self.step, **times, **values)
+                self.records, self.recorded = self.records + 1, self.step
+            self.watcher.progress(self.step, values)
+            if outcome is not None:
+                return outcome
+            if signum or save:
+                self._save(problem)
+            if signum:
+                raise Interrupted(signum)
+            with self.job.experiment.arithmetic(self.job.config, self.method), self.clock:
+                problem.advance()
+            self.step = problem.step
+
+    def _timeout(self) -> Outcome:
+        return Outcome("timeout", f"stopped after {self.clock.elapsed:.1f} s of training")
+
+    def _save(self, problem: Problem) -> None:
+        self.file.sync()  # a checkpoint must not outlive the records before it
+        state = {"step": self.step, "records": self.records, "recorded": self.recorded}
+        times = {"time": self.clock.elapsed, "processor_time": self.clock.processor}
+        saved = {**state, **times, "problem": problem.state_dict()}
+        if ranks.is_first():  # the others have the same
+            self.checkpoint.save(saved)
+        self.saved = time.monotonic()
+
+    def _line(self, kind: str, **fields: Any) -> None:
+        self.file.append(kind, method=self.method, seed=self.seed, **fields)
+
+
+def _begin(job: Job, method: str, seed: int) -> Problem:
+    torch.manual_seed(seed)
+    problem = job.experiment.problem(job.config, method, seed)
+    problem.begin(methods.find(method).build(problem.parameters(), job.options(method)))
+    return problem
+
+
+def _warm_up(job: Job, method: str, seed: int) -> None:
+    try:
+        problem = _begin(job, method, seed)
+        with job.experiment.arithmetic(job.config, method):
+            for _ in range(WARM_UP):
+                problem.advance()
+    except Exception:  # the trial itself will raise it again, and record it
+        return
+
+
+def _as_read(options: Mapping[str, Any]) -> dict[str, Any]:
+    """As the options come back from a file: with lists for tuples."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+
+
+def _one_line(error: Exception) -> str:
+    """What went wrong, and where: the last line of ours or of a library in its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    text = " ".join(str(error).split())[:LONGEST_MESSAGE] or "no message"
+    return f"{type(error).__name__}: {text}{where}"
+
+
+class _Stop:
+    """Which signal has asked to stop; 0: none has."""
+
+    signum = 0
+
+
+@contextmanager
+def _signals() -> Iterator[_Stop]:
+    """Within it, a first SIGINT or SIGTERM only leaves a mark: no step is cut in half. A second one acts as ever."""
+    stop = _Stop()
+    caught = (signal.SIGINT, signal.SIGTERM)
+
+    def mark(signum: int, _: object) -> None:
+        stop.signum = signum
+        restore()
+
+    def restore() -> None:
+        for each, handler in zip(caught, before, strict=True):
+            signal.signal(each, handler)
+
+    before = [signal.getsignal(each) for each in caught]
+    for each in caught:
+        signal.signal(each, mark)
+    try:
+        yield stop
+    finally:
+        restore()

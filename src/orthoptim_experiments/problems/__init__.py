@@ -1,0 +1,15 @@
+"""The experiments of the paper, by name."""
+
+from orthoptim_experiments.harness.experiment import Experiment
+from orthoptim_experiments.problems.circuits.experiment import Circuits
+from orthoptim_experiments.problems.cnn.experiment import CNN
+from orthoptim_experiments.problems.pca.experiment import PCA
+from orthoptim_experiments.problems.precision.experiment import Precision
+from orthoptim_experiments.problems.procrustes.experiment import Procrustes
+from orthoptim_experiments.problems.stepsize.experiment import StepSize
+from orthoptim_experiments.problems.vit.experiment import ViT
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (CNN(), PCA(), Precision(), Procrustes(), Circuits(), StepSize(), ViT())
+}

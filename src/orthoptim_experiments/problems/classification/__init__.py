@@ -1,0 +1,1 @@
+"""What the image classifiers share: training and judges."""

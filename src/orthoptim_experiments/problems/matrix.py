@@ -1,0 +1,157 @@
+"""Problems in one orthogonal matrix with a known optimum: what PCA and Procrustes share."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import orthoptim as oo
+from orthoptim import stiefel
+from orthoptim_experiments.harness.experiment import (
+    Config,
+    Outcome,
+    Problem,
+    left_manifold,
+)
+from orthoptim_experiments.harness.methods import Options
+
+# Values this many times those of the start and the optimum are on no way to it.
+_DIVERGED = 1e3
+
+
+class MatrixProblem(Problem):
+    """Minimise f over matrices X (p×n) with orthonormal rows.
+
+    A step uses the gradient at the point where the last one ended, and leaves the gradient at its own end behind: so
+    the value there is a by-product, and the test of convergence after each step costs no product and no training time.
+
+    Args:
+        config: with ``budget`` (steps), ``tolerance`` (of the gap) and ``stride`` (steps between records).
+        start: where to begin; not changed.
+        optimum: the least value of f.
+    """
+
+    def __init__(self, config: Config, start: Tensor, optimum: float) -> None:
+        self.x = torch.nn.Parameter(start.clone())
+        self.optimum = optimum
+        self.budget: int = config["budget"]
+        self.stride: int = config["stride"]
+        self.tolerance: float = config["tolerance"]
+        self.too_far = math.inf
+
+    @abstractmethod
+    def differentiate(self) -> None:
+        """Set the gradient at X, and keep what :meth:`value` needs."""
+
+    @abstractmethod
+    def value(self) -> float:
+        """F(X), summed in double precision, from what :meth:`differentiate` left."""
+
+    @abstractmethod
+    def value_at(self, x: Tensor) -> float:
+        """F at an orthogonal matrix given in double precision, to full accuracy."""
+
+    def parameters(self) -> list[Tensor]:
+        """The matrix."""
+        return [self.x]
+
+    def begin(self, optimizer: torch.optim.Optimizer) -> None:
+        """See :meth:`Problem.begin`."""
+        super().begin(optimizer)
+        self.differentiate()
+        self.too_far = _DIVERGED * max(abs(self.value()), abs(self.optimum))
+
+    def advance(self) -> None:
+        """See :meth:`Problem.advance`."""
+        self.optimizer.step()
+        self.differentiate()
+        self.step += 1
+
+    def due(self) -> bool:
+        """Every ``stride`` steps."""
+        return self.step % self.stride == 0
+
+    def gap(self, value: float) -> float:
+        """|f − f*|/|f*|."""
+        return abs(value - self.optimum) / abs(self.optimum)
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Loss, gap, gap of the nearest orthogonal matrix, and the distance to it."""
+        value, x = self.value(), self.x.detach().double()
+        away = float(oo.distance(x))
+        # an infeasible point may lie below the optimum, or by accident on its level: its projection does not
+        projected = self.gap(self.value_at(_nearest(x))) if math.isfinite(away) else math.nan
+        return {
+            "loss": value,
+            "gap": self.gap(value),
+            "projected_gap": projected,
+            "distance": away,
+            "max_distance": away,
+        }
+
+    def outcome(self) -> Outcome | None:
+        """See :meth:`Problem.outcome`."""
+        value = self.value()
+        if not abs(value) < self.too_far:  # nan as well
+            return Outcome("diverged", f"the loss is {value:.3g} after {self.step} steps")
+        if lost := left_manifold(self.optimizer, self.step):
+            return lost
+        if self.gap(value) < self.tolerance:
+            return Outcome("converged")
+        return Outcome("budget") if self.step >= self.budget else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :meth:`Problem.state_dict`."""
+        return {"step": self.step, "x": self.x.detach(), "optimizer": _optimizer_state(self.optimizer)}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See :meth:`Problem.load_state_dict`."""
+        _load_optimizer_state(self.optimizer, state["optimizer"])
+        self.x.copy_(state["x"])
+        self.step = state["step"]
+        self.differentiate()
+
+
+def _nearest(x: Tensor) -> Tensor:
+    """The nearest orthogonal matrix; near the manifold by products, as an SVD of 2000×2000 takes half a minute."""
+    x = x.clone()
+    for _ in range(8):
+        away = float(oo.distance(x))
+        if away < 1e-12 * x.shape[-2]:
+            return x
+        if away > 0.9:
+            break
+        x = stiefel.newton_schulz_step(x)
+    return oo.project_(x)
+
+
+def start(p: int, n: int, generator: torch.Generator) -> Tensor:
+    """A uniformly random start in double precision."""
+    return oo.orthogonalize_(torch.empty(p, n, dtype=torch.float64), init="random", generator=generator)
+
+
+def pogo_variants(options: Options) -> dict[str, Options]:
+    """POGO-BB, and the other landings and the authors' package with the options of POGO, which lands with λ = ½.
+
+    BB needs no options, but a strict landing: its leaps are long, and one landing leaves it as far as 0.4 away.
+    """
+    alike = ("POGO-safe", "POGO-root", "POGO-argmin", "POGO-strict", "pogo-torch")
+    return {"POGO-BB": {"landing": "strict"}, **dict.fromkeys(alike, options)}
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of an optimizer without what cannot be saved safely (functions in the groups of a peer)."""
+    state = optimizer.state_dict()
+    groups = [{key: value for key, value in group.items() if not callable(value)} for group in state["param_groups"]]
+    return {**state, "param_groups": groups}
+
+
+def _load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """The inverse of :func:`_optimizer_state`: what was not saved stays as it is."""
+    groups = zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True)
+    optimizer.load_state_dict({**state, "param_groups": [{**own, **saved} for own, saved in groups]})

@@ -1,0 +1,1 @@
+"""The ablation on precision."""

@@ -1,0 +1,1 @@
+"""The orthogonal Procrustes problem."""

@@ -1,0 +1,1 @@
+"""The ablation on the length of the landing step."""

@@ -1,0 +1,1 @@
+"""A vision transformer on CIFAR-10."""

@@ -1,0 +1,235 @@
+"""The page: what the template shows, computed from the runs.
+
+Every string of the data reaches the page through the template, which escapes it, or through JSON that cannot end a
+script.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import jinja2
+import numpy as np
+from plotly.offline import get_plotlyjs
+
+from orthoptim_experiments.harness import attachments, statistics
+from orthoptim_experiments.harness.panels import Panel, label
+from orthoptim_experiments.harness.records import Trial
+from orthoptim_experiments.report import numbers
+from orthoptim_experiments.report.section import Section
+from orthoptim_experiments.report.styles import style_of
+from orthoptim_experiments.report.tables import REFERENCE, Summary, summarise
+
+AXES = ("time", "step")
+"""What a chart can be against."""
+
+_GLYPHS = {
+    "circle": "●",
+    "square": "■",
+    "diamond": "◆",
+    "triangle-up": "▲",
+    "triangle-down": "▼",
+    "cross": "✚",
+    "star": "★",
+    "hexagon": "⬢",
+    "hexagon2": "⬣",
+    "x": "✖",
+    "pentagon": "⬟",
+    "octagon": "⯃",
+    "triangle-right": "▶",
+    "triangle-left": "◀",
+    "diamond-tall": "⬧",
+}
+_MARKS = {"converged": "✓", "budget": "◦", "timeout": "◔", "diverged": "✕", "failed": "!", "unfinished": "…"}
+
+
+def render(sections: Sequence[Section]) -> str:
+    """The page on these runs, as HTML with all it needs inside."""
+    shown = [_section(section) for section in sections]
+    data = {section["anchor"]: section.pop("data") for section in shown}
+    made = datetime.now(UTC)
+    return _environment().get_template("page.html").render(sections=shown, data=data, made=made, plotly=get_plotlyjs())
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("orthoptim_experiments.report", "template"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": numbers.number, "interval": numbers.interval}
+    environment.globals |= {
+        "label": label,
+        "reference": REFERENCE,
+        "level": statistics.LEVEL,
+        "least": statistics.LEAST,
+    }
+    environment.tests["picture"] = lambda exhibit: isinstance(exhibit, attachments.Picture)
+    return environment
+
+
+def _section(section: Section) -> dict[str, Any]:
+    run = section.run
+    present = {name for trial in run.trials for name in trial.records}
+    columns = [name for name in section.columns if name in present]
+    charts = _charts(section.panels, present)
+    methods = [_look(method) for method in run.methods]
+    summaries = summarise(run.trials, columns, section.target)
+    return {
+        "anchor": section.anchor,
+        "title": section.title,
+        "about": section.about,
+        "run": run,
+        "file": os.fsencode(run.path.name).decode("utf-8", "replace"),  # a file's name need not be Unicode
+        "notices": [*([run.notice] if run.notice else []), *run.defects],
+        "scale": run.config.get("scale", ""),
+        "charts": [{"label": panel.y_label, "log": panel.log, "bars": panel.x == "method"} for panel in charts],
+        "methods": methods,
+        "columns": columns,
+        "target": section.target,
+        "rows": [_row(summary, columns) for summary in summaries],
+        "fastest": _fastest(summaries),
+        "trials": [_trial(trial, columns) for trial in run.trials],
+        "troubles": [_trial(trial, columns) for trial in run.trials if trial.status not in statistics.ENDED],
+        "config": _flat(run.config),
+        "environment": _flat(run.environment),
+        "elsewhere": any(trial.environment != run.environment for trial in run.trials),
+        "findings": section.findings,
+        "confirmed": sum(verdict.verdict == "confirmed" for _, verdict in section.findings),
+        "exhibits": section.exhibits,
+        "done": sum(trial.status is not None for trial in run.trials),
+        "data": {
+            "methods": methods,
+            "axes": {axis: label(axis) for axis in AXES},
+            "charts": [_chart(panel, run.trials) for panel in charts],
+        },
+    }
+
+
+def _charts(panels: Sequence[Panel], present: set[str]) -> list[Panel]:
+    """The first panel of each quantity that was recorded: the page switches the horizontal axis itself."""
+    kinds = {(panel.y, panel.x == "method"): panel for panel in reversed(panels) if panel.y in present}
+    return [panel for panel in panels if kinds.get((panel.y, panel.x == "method")) is panel]
+
+
+def _chart(panel: Panel, trials: Sequence[Trial]) -> dict[str, Any]:
+    groups = statistics.by_method(trials)
+    chart: dict[str, Any] = {"label": panel.y_label, "log": panel.log, "logX": panel.log_x, "shade": panel.shade}
+    if panel.x == "method":
+        ends = {
+            method: statistics.estimate(
+                (statistics.last(trial, panel.y) for trial in statistics.finished(group)), log=panel.log
+            )
+            for method, group in groups.items()
+        }
+        chart["bars"] = {method: _plain(end.__dict__) for method, end in ends.items() if end is not None}
+        return chart
+    chart["axis"] = panel.x
+    chart["curves"] = {axis: _means(panel, axis, groups) for axis in AXES}
+    chart["lost"] = {axis: _lost(panel, axis, trials) for axis in AXES}
+    return chart
+
+
+def _means(panel: Panel, axis: str, groups: dict[str, list[Trial]]) -> dict[str, Any]:
+    means = {
+        method: statistics.average(group, axis, panel.y, log=panel.log, start=panel.start)
+        for method, group in groups.items()
+    }
+    return {method: _plain(mean.__dict__) for method, mean in means.items() if mean is not None}
+
+
+def _lost(panel: Panel, axis: str, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """The trials that count in no mean, each by itself."""
+    lost = []
+    for trial in trials:
+        if trial.status in statistics.LOST and (
+            curve := statistics.average([trial], axis, panel.y, log=panel.log, start=panel.start)
+        ):
+            x, y = _plain(curve.x), _plain(curve.mean)
+            lost.append({"method": trial.method, "seed": trial.seed, "status": trial.status, "x": x, "y": y})
+    return lost
+
+
+def _look(method: str) -> dict[str, str]:
+    style = style_of(method)
+    return {
+        "name": method,
+        "label": style.label,
+        "colour": style.colour,
+        "dark": style.colour_on_dark,
+        "dash": style.dash,
+        "marker": style.marker,
+        "glyph": _GLYPHS[style.marker],
+    }
+
+
+def _row(summary: Summary, columns: Sequence[str]) -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    for trial in summary.trials:
+        counts[_status(trial)] = counts.get(_status(trial), 0) + 1
+    return {
+        "look": _look(summary.method),
+        "counts": counts,
+        "seeds": [
+            {"seed": trial.seed, "status": _status(trial), "mark": _MARKS[_status(trial)]} for trial in summary.trials
+        ],
+        "finals": [summary.finals[name] for name in columns],
+        "time": summary.time,
+        "time_to": summary.time_to,
+        "reached": summary.reached,
+        "of": len(summary.trials),
+        "speed_up": summary.speed_up,
+    }
+
+
+def _fastest(summaries: Sequence[Summary]) -> str:
+    """The method that reached the target first, with all its trials."""
+    times = {s.method: s.time_to.mean for s in summaries if s.time_to is not None and s.reached == len(s.trials)}
+    return min(times, key=times.__getitem__, default="")
+
+
+def _trial(trial: Trial, columns: Sequence[str]) -> dict[str, Any]:
+    return {
+        "label": style_of(trial.method).label,
+        "seed": trial.seed,
+        "status": _status(trial),
+        "mark": _MARKS[_status(trial)],
+        "message": trial.message,
+        "steps": int(statistics.last(trial, "step")) if len(trial) else 0,
+        "time": statistics.last(trial, "time"),
+        "finals": [statistics.last(trial, name) for name in columns],
+        "options": ", ".join(f"{name} {value}" for name, value in _flat(trial.options)),
+    }
+
+
+def _status(trial: Trial) -> str:
+    return trial.status or "unfinished"
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Names and values in words, those of nested tables after their own names."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            pairs += _flat(value, f"{prefix}{name} ")
+        else:
+            words = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            pairs.append((prefix + str(name).replace("_", " "), words))
+    return pairs
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, in six digits: what a screen can show. Numbers that are not finite are null."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return [_plain(item) for item in value.tolist()]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

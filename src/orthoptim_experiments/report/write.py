@@ -1,0 +1,77 @@
+"""From run files to the page and its figures."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from orthoptim.atomic import write
+from orthoptim_experiments.harness.filenames import refuse_link
+from orthoptim_experiments.harness.records import ResultsError, Run, load
+from orthoptim_experiments.report.figures import save_figure
+from orthoptim_experiments.report.page import render
+from orthoptim_experiments.report.section import Section, distinct
+
+
+def find_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> list[Run]:
+    """The runs in files and folders, each once, in the order of experiments and ids.
+
+    Args:
+        paths: Of files and folders.
+        tell: Called with one line about each file that is no run, if there are others.
+
+    Raises:
+        ResultsError: If a path is not there, or there is no run at all.
+    """
+    files: dict[Path, None] = {}
+    for path in paths:
+        if not path.exists():
+            raise ResultsError(f"there are no results at {path}; `orthoptim run` makes some")
+        found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        files |= {Path(os.path.realpath(file)): None for file in found}  # unlike resolve() it stands links in a circle
+    if not files:
+        raise ResultsError(f"there are no results in {', '.join(map(str, paths))}; `orthoptim run` makes some")
+    runs, refusals = [], []
+    for file in files:
+        try:
+            runs.append(load(file))
+        except ResultsError as error:
+            refusals.append(str(error))
+    if not runs and len(refusals) == 1:
+        raise ResultsError(refusals[0])
+    for refusal in refusals:
+        tell(refusal)
+    if not runs:
+        raise ResultsError(f"none of the {len(files)} files in {', '.join(map(str, paths))} holds a run")
+    return sorted(runs, key=lambda run: (run.experiment, run.id, run.path))
+
+
+def write_report(sections: Sequence[Section], out: Path, figures: Path | None = None) -> list[Path]:
+    """Writes the page, and the figures if a folder for them is given.
+
+    Returns:
+        The paths of the files, the page first.
+
+    Raises:
+        OSError: If a file cannot be written.
+    """
+    sections = distinct(sections)
+    if figures is not None:
+        refuse_link(figures)
+    write(out, render(sections).encode())
+    written = [out]
+    if figures is not None:
+        for section in sections:
+            written += write_figures(section, figures)
+    return written
+
+
+def write_figures(section: Section, folder: Path) -> list[Path]:
+    """Writes the figure of one run as PNG and PDF, if there is anything to draw.
+
+    Raises:
+        OSError: If a file cannot be written.
+    """
+    trials = section.run.trials
+    present = {name for trial in trials for name in trial.records}
+    panels = [(trials, panel) for panel in section.panels if panel.y in present]
+    return save_figure(refuse_link(folder) / section.anchor, panels) if panels else []

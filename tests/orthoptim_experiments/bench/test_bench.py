@@ -1,0 +1,106 @@
+"""The benchmark measures what it says, and says what is wrong in one line."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from orthoptim_experiments.bench import contenders, measure, workloads
+from orthoptim_experiments.cli import commands
+
+SMALL = workloads.Workload("small", [(5, 4, 6), (4, 6)])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setitem(workloads.WORKLOADS, "W1", SMALL)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(*arguments):
+    return CliRunner().invoke(commands.app, ["bench", *arguments])
+
+
+def test_a_table_and_json(small, tmp_path):
+    file = tmp_path / "figures.json"
+    result = run("--workload", "W1", "--seconds", "0.01", "--threads", "1", "--json", str(file))
+    assert result.exit_code == 0, result.output
+    figures = json.loads(file.read_text())
+    assert {"orthoptim safe", "orthoptim half", "torch Adam, fused", "limit"} <= figures["W1"].keys()
+    for timing in figures["W1"].values():
+        assert 0 < timing["least"] <= timing["median"]
+    assert figures["threads"] == 1
+    assert "orthoptim safe" in result.output
+
+
+def test_a_contender_that_cannot_take_the_workload_is_left_out(small, monkeypatch):
+    monkeypatch.setitem(workloads.WORKLOADS, "W1", SMALL._replace(dtype=torch.complex64))
+    result = run("--workload", "W1", "--seconds", "0.01", "--threads", "1", "--only", "orthoptim safe,fused")
+    assert result.exit_code == 0, result.output
+    assert "W1: torch Adam, fused is left out" in result.output
+    assert "│ orthoptim safe" in result.output
+
+
+def test_missing_peers_are_named(small, monkeypatch):
+    monkeypatch.setattr(contenders, "PEERS", {"geoopt": "no_such_module", "pogo-torch": "no_such_module"})
+    result = run("--workload", "W1", "--seconds", "0.01", "--threads", "1", "--only", "orthoptim,geoopt")
+    assert result.exit_code == 0, result.output
+    assert "geoopt is not installed and left out" in result.output
+    assert "RiemannianAdam" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workload", "W9"], "unknown workload 'W9'"),
+        (["--base", "lion"], "unknown base 'lion'"),
+        (["--device", "cuda:99"], "is not available here"),
+        (["--workload", "W1", "--only", "nobody"], "no contender matches 'nobody'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(small, arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_the_workloads_are_those_of_the_paper():
+    def matrices(name):
+        return sum(torch.Size(shape[:-2]).numel() for shape in workloads.WORKLOADS[name].shapes)
+
+    assert matrices("W1") == 218_624
+    assert matrices("W2") == 18
+    assert matrices("W3") == 784 + 258 + 6
+    assert matrices("W3b") == 784
+    assert matrices("W5") == 6
+    assert matrices("W6") == 1000
+
+
+def test_extra_bytes_is_the_peak_of_what_is_held_at_a_time():
+    def step():
+        a = torch.zeros(1000, dtype=torch.float64)
+        b = a + 1
+        del a
+        return b + 1
+
+    assert 16_000 <= measure.extra_bytes(step) < 16_100  # and the scalars 1
+
+
+def test_contenders_all_step_the_same_parameters():
+    for name, make in contenders.contenders().items():
+        params = SMALL.parameters()
+        step = make(params)
+        step()
+        assert all(torch.isfinite(p).all() for p in params), name
+
+
+def test_all_methods_side_by_side(small, tmp_path):
+    file = tmp_path / "figures.json"
+    result = run("--workload", "W1", "--methods", "--seconds", "0.01", "--threads", "1", "--json", str(file))
+    assert result.exit_code == 0, result.output
+    figures = json.loads(file.read_text())["W1"]
+    assert next(iter(figures)) == "POGO compiled"
+    assert {"POGO", "RGD", "RSDM", "Landing", "LandingPC", "SLPG"} <= figures.keys()

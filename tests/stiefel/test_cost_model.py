@@ -1,0 +1,42 @@
+"""The cost model counts multiply–adds."""
+
+import pytest
+
+from orthoptim.stiefel import cost_model
+
+
+@pytest.mark.parametrize(
+    ("form", "p", "n", "expected"),
+    [
+        ("direct-n", 2, 10, 2 * 200 + 2 * 40),
+        ("direct-p", 2, 10, 6 * 40),
+        ("gram", 2, 10, 5 * 40 + 7 * 8),
+        ("direct-n", 255, 300, 2 * 255 * 300**2 + 2 * 255**2 * 300),
+        ("direct-n", 256, 300, 2 * 256 * 300**2 + 1.8 * 256**2 * 300),
+        ("direct-p", 256, 300, 5.6 * 256**2 * 300),
+        ("gram", 256, 300, 4.6 * 256**2 * 300 + 7 * 256**3),
+    ],
+)
+def test_the_cost_of_a_form_is_its_products(form, p, n, expected):
+    assert cost_model.multiply_adds(form, p, n) == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_unknown_form_has_no_cost():
+    with pytest.raises(ValueError, match="Invalid form: 'cheap'"):
+        cost_model.multiply_adds("cheap", 2, 3)
+
+
+def test_only_matrices_of_up_to_four_columns_are_unrolled():
+    assert [cost_model.choose(3, n) for n in (3, 4, 5)] == ["tiny", "tiny", "direct-n"]
+
+
+def test_gram_is_chosen_for_normalised_directions_only():
+    assert cost_model.choose(10, 1000) == "direct-p"
+    assert cost_model.choose(10, 1000, normalized=True) == "gram"
+
+
+def test_a_block_fills_the_cache_and_holds_at_least_one_matrix():
+    assert cost_model.block_size(3, 3, 4) == cost_model.block_size(4, 4, 8) == 65536
+    assert cost_model.block_size(5, 5, 4) == 15 * 2**17 // 100
+    assert cost_model.block_size(4, 8, 8) == 15 * 2**17 // 256
+    assert cost_model.block_size(2000, 3000, 8) == 1
