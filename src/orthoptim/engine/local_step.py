@@ -111,7 +111,7 @@ class LocalStep:
             return kept
         update_entries = method.update_entries if method.unrolls else None
         step = BlockStep(
-            method.update, group, rule.hyperparameters, rule.kinds, method.decomposes, update_entries, gradient
+            method.update_whole, group, rule.hyperparameters, rule.kinds, method.decomposes, update_entries, gradient
         )
         if group["compile"]:
             self._block_steps[id(group)] = step

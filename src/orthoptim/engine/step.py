@@ -23,12 +23,16 @@ class Update(NamedTuple):
         state: the new values of the method's own buffers.
         clipped: which matrices had their step shortened, (B,).
         rescued: which matrices were too far from the manifold to land as they were, (B,).
+        finiteness_probe: a number per matrix that is finite only if all columns of X are, the same on every rank that
+            holds some of them, (B,). ``None``: the engine adds up the entries of X, which over ranks takes one more
+            all-reduce.
     """
 
     x: Tensor
     state: State = {}  # noqa: RUF012  (a NamedTuple default; never changed)
     clipped: Tensor | None = None
     rescued: Tensor | None = None
+    finiteness_probe: Tensor | None = None
 
     def counts(self, finite: Tensor) -> State:
         """What to add to the counters of each matrix that takes the step."""
@@ -40,7 +44,7 @@ class BlockStep:
     """Steps the blocks of one group.
 
     Args:
-        update: that of the method, see :meth:`Orthoptimizer.update`.
+        update: that of whole matrices, see :meth:`Orthoptimizer.update_whole`.
         group: the options.
         hyperparameters: those of the base optimizer.
         kinds: what the state holds, by name.

@@ -3,7 +3,7 @@
 import inspect
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from typing import Any, ClassVar, Self, overload
 
@@ -27,11 +27,10 @@ from orthoptim.optim.drift import drift_of
 from orthoptim.optim.options import complete, flatten_base, group_defaults, hyperparameters, refuse_without_effect
 from orthoptim.optim.resume import Loaded, read
 from orthoptim.precision import full_precision
-from orthoptim.stiefel import Sums, Table, Unrolled
+from orthoptim.stiefel import ColumnSums, Table, Unrolled, on_one_device
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor
 from orthoptim.views import Side, View, ViewLike
 
-ColumnsUpdate = Generator[list[Tensor], Sums, tuple[Update, Tensor]]
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
@@ -109,17 +108,29 @@ class Orthoptimizer(Optimizer):
     @abstractmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
+    ) -> Update | ColumnSums[Update]:
         """Step from X along the direction G; a pure function.
 
+        Written as a generator that yields the sums over columns it needs, see :mod:`orthoptim.stiefel.sums`, it steps
+        matrices whose columns lie on several ranks as well; ``direction.scale`` is then known with the first sums.
+        Written as a plain function, it is given whole matrices.
+
         Args:
-            x: matrices (B, p, n) with p ≤ n and (nearly) orthonormal rows.
+            x: matrices (B, p, n) with p ≤ n and (nearly) orthonormal rows; or some of their columns.
             direction: G, to be descended; what the base optimizer made of the gradient.
             lr: η, a 0-d tensor.
             state: the method's own buffers, see :meth:`buffers`.
             t: for each matrix, the number of this step, from 1.
             group: the options.
         """
+
+    @classmethod
+    def update_whole(
+        cls, x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
+        """``update`` of whole matrices. A method that overrides this one has faster forms of the same step."""
+        steps = cls.update(x, direction, lr, state, t, group)
+        return steps if isinstance(steps, Update) else on_one_device(steps)
 
     @staticmethod
     def update_entries(x: Table, g: Table, lr: Tensor, group: Mapping[str, Any]) -> Unrolled:
@@ -128,13 +139,8 @@ class Orthoptimizer(Optimizer):
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """Whether there is an :meth:`update_columns` for these options."""
-        return False
-
-    @staticmethod
-    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
-        """``update`` of some of the columns, the others being on other ranks; see :mod:`orthoptim.stiefel.columns`."""
-        raise NotImplementedError
+        """Whether :meth:`update` can step some of the columns, with these options."""
+        return inspect.isgeneratorfunction(cls.update) and not cls.buffers(group) and not cls.replaces_gradient(group)
 
     @staticmethod
     def gradient(x: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
@@ -148,7 +154,7 @@ class Orthoptimizer(Optimizer):
 
     @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
-        """State the method keeps beside that of its base optimizer."""
+        """State the method keeps beside that of its base optimizer. A method with buffers is given whole matrices."""
         return {}
 
     @classmethod

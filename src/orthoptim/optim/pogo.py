@@ -11,7 +11,8 @@ from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.engine.step import Update
 from orthoptim.literals import LandingPolicy
-from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice, check_positive_integer
 from orthoptim.views import Side, ViewLike
 
@@ -88,8 +89,18 @@ class POGO(Orthoptimizer):
     @staticmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
+    ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
+        policy = stiefel.policy(group["landing"], group["landing_steps"])
+        normalized = Base.named(group["base"]).normalized
+        step, probe = yield stiefel.pogo_columns(x, direction, lr, policy, normalized)
+        return Update(step.x, clipped=step.clipped, rescued=step.rescued, finiteness_probe=probe)
+
+    @classmethod
+    def update_whole(
+        cls, x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
+        """See :meth:`Orthoptimizer.update_whole`: the form of least cost."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         normalized = Base.named(group["base"]).normalized
         form = group.get("form")
@@ -105,19 +116,6 @@ class POGO(Orthoptimizer):
         size = reduce(torch.maximum, [entry.abs() for row in g for entry in row])  # as in pogo_step
         size = size.clamp_min(torch.finfo(size.dtype).tiny)
         return stiefel.unrolled(x, g, lr * size, 1 / size, policy)
-
-    @classmethod
-    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """See :meth:`Orthoptimizer.steps_columns`."""
-        return True
-
-    @staticmethod
-    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
-        """See :meth:`Orthoptimizer.update_columns`."""
-        policy = stiefel.policy(group["landing"], group["landing_steps"])
-        normalized = Base.named(group["base"]).normalized
-        step, witness = yield from stiefel.pogo_columns(x, g, lr, policy, normalized)
-        return Update(step.x, clipped=step.clipped, rescued=step.rescued), witness
 
     @classmethod
     def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:

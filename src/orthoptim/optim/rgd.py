@@ -9,7 +9,8 @@ from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.engine.step import Update
 from orthoptim.literals import Metric, Retraction
-from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice
 from orthoptim.views import Side, ViewLike
 
@@ -30,7 +31,8 @@ class RGD(Orthoptimizer):
         lr: η.
         base: turns the gradient into the direction G.
         metric: ``"euclidean"`` (above) or ``"canonical"``, D = G − XGᴴX.
-        retraction: ``"qr"``, ``"polar"`` (SVD) or ``"cholesky"`` (QR by a Cholesky factor: the fastest).
+        retraction: ``"qr"``, ``"polar"`` (the nearest point) or ``"cholesky"`` (QR by a Cholesky factor: the fastest,
+            and the fewest bytes between ranks).
         view: see :class:`POGO`.
         side: see :class:`POGO`.
         maximize: ascend instead.
@@ -45,7 +47,6 @@ class RGD(Orthoptimizer):
     """
 
     algorithm = "rgd"
-    decomposes = True
 
     def __init__(
         self,
@@ -75,27 +76,18 @@ class RGD(Orthoptimizer):
     @staticmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
+    ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
-        d = stiefel.tangent(x, direction.whole(), group["metric"])
-        far = stiefel.is_scaled(stiefel.square_norm(x), x.shape[-2])
-        return Update(stiefel.RETRACTIONS[group["retraction"]](x - lr * d), rescued=far)
+        g = direction.matrices
+        b, square = yield [x @ g.mH, stiefel.square_norm(x)]
+        y = stiefel.tangent_leap(x, g, b, direction.times(lr), group["metric"])
+        new, probe = yield stiefel.RETRACTIONS[group["retraction"]](y)
+        return Update(new, rescued=stiefel.is_scaled(square, x.shape[-2]), finiteness_probe=probe)
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """See :meth:`Orthoptimizer.steps_columns`."""
-        return True
-
-    @staticmethod
-    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
-        """See :meth:`Orthoptimizer.update_columns`."""
-        (b, square), scale = yield [x @ g.mH, stiefel.square_norm(x)]
-        y = stiefel.tangent_leap(x, g, b, lr if scale is None else lr * scale, group["metric"])
-        (gram,), _ = yield [y @ y.mH]
-        rows = stiefel.whitening(gram, group["retraction"]) @ y
-        (again,), _ = yield [rows @ rows.mH]
-        factor = stiefel.whitening(again, group["retraction"])
-        return Update(factor @ rows, rescued=stiefel.is_scaled(square, x.shape[-2])), factor.real.sum((-2, -1))
+        """See :meth:`Orthoptimizer.steps_columns`; Householder's QR needs all of them."""
+        return bool(group["retraction"] != "qr")
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
