@@ -17,6 +17,7 @@ from orthoptim.distributed.sharded_buckets import ShardedBucket
 from orthoptim.distributed.sharded_plan import GroupPlan, ShardedPlan
 from orthoptim.distributed.sharded_state import init_state, local_values
 from orthoptim.engine.rule import UpdateRule
+from orthoptim.engine.state import newest
 from orthoptim.tensors import is_dtensor, local_part, real_dtype
 
 if TYPE_CHECKING:
@@ -127,8 +128,7 @@ class ShardedStep:
             for name in (*rule.kinds, *(["master"] if bucket.half else []))
         }
         if bucket.half:
-            master = bucket.gather(held["master"])
-            x = torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))  # as somebody may have written to it
+            x = newest(x, bucket.gather(held["master"]))
         lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
         state = {
             name: bucket.gather_values(held[name]) if name in per_matrix else bucket.gather(held[name])

@@ -89,6 +89,14 @@ def entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tens
     return torch.empty_like(param, dtype=dtype)
 
 
+def newest(x: Tensor, master: Tensor) -> Tensor:
+    """The master copy of a half-precision parameter; its own value in the entries that somebody has written to since.
+
+    Entry by entry: so the rule is the same where a rank holds a piece of a matrix.
+    """
+    return torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))
+
+
 def lay_together(states: Sequence[dict[str, Tensor]]) -> None:
     """Move the like small tensors among these states side by side."""
     alike: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}

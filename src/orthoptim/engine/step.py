@@ -10,7 +10,7 @@ from orthoptim.base import Base, Direction, Kind, State, per_matrix
 from orthoptim.engine.buckets import Block
 from orthoptim.engine.compiling import Compiled
 from orthoptim.engine.fused import FusedStep, UpdateEntries, fuses
-from orthoptim.engine.state import together
+from orthoptim.engine.state import newest, together
 from orthoptim.stiefel import is_deficient, max_entry
 from orthoptim.tensors import has_values
 
@@ -97,7 +97,7 @@ class BlockStep:
         held = dict(zip(columns, rest, strict=True))
         x = block.gather(mine).detach()
         if half:
-            x = _newest(x, block.gather(held["master"]))
+            x = newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
         compute = self._watch_compiled if self.group["compile"] else self.compute
         largest = torch.finfo(torch.float16).max if mine[0].dtype == torch.float16 else None
@@ -226,12 +226,6 @@ class BlockStep:
 def _can_look(x: Tensor) -> bool:
     """Whether to look at values waits for nobody: on a CPU, outside of a graph."""
     return not torch.compiler.is_compiling() and x.device.type == "cpu" and has_values(x)
-
-
-def _newest(x: Tensor, master: Tensor) -> Tensor:
-    """The master copy of each matrix, or the parameter itself where somebody has written to it since."""
-    untouched = (master.to(x.dtype) == x).all(-1).all(-1)
-    return where(untouched, master, x.to(master.dtype))
 
 
 def where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
