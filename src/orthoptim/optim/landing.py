@@ -1,7 +1,7 @@
 """Landing: an infeasible method whose field pulls towards the manifold."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -9,10 +9,10 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.engine.step import Update
+from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice, check_positive
-from orthoptim.views import Side, ViewLike
 
 _MARGIN = 1.01  # of the safe region, for rounding
 _ROUNDED = 0.1  # no orthonormal matrix of half precision is farther away than that
@@ -41,17 +41,14 @@ class Landing(Orthoptimizer):
     if it is too large, and counted as rescued; what has no full rank stays outside.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η, the longest step size.
         base: turns the gradient into the direction; ``SGD(momentum=...)`` is the heavy ball.
         lam: λ, the strength of the pull.
         eps: ε, the radius of the safe region. (An ``eps`` of the base optimizer is called ``base_eps`` in the group.)
         momentum_of: what ``SGD(momentum=...)`` averages: ``"relative"`` gradients, or the ``"gradient"`` itself. Other
             bases are given the gradient.
-        view: see :class:`POGO`.
-        side: see :class:`POGO`.
-        maximize: ascend instead.
-        compile: see :class:`POGO`.
+        {common}
 
     Example:
         >>> x = torch.nn.Parameter(torch.eye(2, 3))
@@ -71,23 +68,9 @@ class Landing(Orthoptimizer):
         lam: float = 1.0,
         eps: float = 0.5,
         momentum_of: str = "relative",
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            base,
-            view=view,
-            side=side,
-            maximize=maximize,
-            compile=compile,
-            lam=lam,
-            eps=eps,
-            momentum_of=momentum_of,
-        )
+        super().__init__(params, lr, base, lam=lam, eps=eps, momentum_of=momentum_of, **common)
 
     @staticmethod
     def gradient(x: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:

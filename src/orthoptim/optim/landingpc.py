@@ -1,7 +1,7 @@
 """LandingPC: Landing with a normalised direction and no safe step."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -9,11 +9,11 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.engine.step import Update
+from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.landing import landing_field, outside
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_bool, check_positive
-from orthoptim.views import Side, ViewLike
 
 
 class LandingPC(Orthoptimizer):
@@ -29,16 +29,13 @@ class LandingPC(Orthoptimizer):
     long that X would be lost in its rounding is shortened before it is projected.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η.
         base: turns the gradient into the direction.
         lam: λ, the strength of the pull.
         tau: τ, the distance beyond which a matrix is projected; None: never.
         coupled: whether the pull is multiplied by η (as above); else the step is X − ηR − λ(XXᴴ−I)X.
-        view: see :class:`POGO`.
-        side: see :class:`POGO`.
-        maximize: ascend instead.
-        compile: see :class:`POGO`.
+        {common}
 
     Example:
         >>> import torch
@@ -59,23 +56,9 @@ class LandingPC(Orthoptimizer):
         lam: float = 1.0,
         tau: float | None = 0.5,
         coupled: bool = True,
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            base,
-            view=view,
-            side=side,
-            maximize=maximize,
-            compile=compile,
-            lam=lam,
-            tau=tau,
-            coupled=coupled,
-        )
+        super().__init__(params, lr, base, lam=lam, tau=tau, coupled=coupled, **common)
 
     @staticmethod
     def update(

@@ -23,13 +23,14 @@ from orthoptim.engine.state import EntrySpec, apart, create, lay_together, speci
 from orthoptim.engine.step import Update
 from orthoptim.engine.telemetry import DriftTable
 from orthoptim.optim import checks, keywords, ordinary
+from orthoptim.optim.common_options import DEFAULTS, show_common_options
 from orthoptim.optim.drift import drift_of
 from orthoptim.optim.options import complete, flatten_base, group_defaults, hyperparameters, refuse_without_effect
 from orthoptim.optim.resume import Loaded, read
 from orthoptim.precision import full_precision
 from orthoptim.stiefel import ColumnSums, Table, Unrolled, on_one_device
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor
-from orthoptim.views import Side, View, ViewLike
+from orthoptim.views import View
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -58,7 +59,7 @@ class Orthoptimizer(Optimizer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        parameters = inspect.signature(cls.__init__).parameters
+        parameters = show_common_options(cls).parameters
         cls._names = frozenset(parameters)
         cls._plan_options = ("base", *sorted(cls._names - {"self", "params", "lr", "base"}))
         cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -74,22 +75,9 @@ class Orthoptimizer(Optimizer):
         params: Params,
         lr: float | Tensor | None,
         base: Base,
-        *,
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
         **options: Any,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "view": view,
-            "side": side,
-            "maximize": maximize,
-            "compile": compile,
-            **options,
-            **flatten_base(base, self._names),
-        }
+        defaults = {"lr": lr, **DEFAULTS, **options, **flatten_base(base, self._names)}
         params = checks.check_params(params, type(self).__name__)
         keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}

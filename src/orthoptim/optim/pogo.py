@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.engine.step import Update
 from orthoptim.literals import LandingPolicy
+from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice, check_positive_integer
-from orthoptim.views import Side, ViewLike
 
 
 class POGO(Orthoptimizer):
@@ -32,7 +32,7 @@ class POGO(Orthoptimizer):
     gradients and the learning rate; in ordinary training within rounding of it.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η. With :class:`VAdam` it is about the length of a step in the Frobenius norm; the paper uses 0.5.
         base: turns the gradient into the direction.
         landing: ``"safe"``, ``"strict"`` (within 1.5e-6 and rounding, for any gradients), ``"half"`` (the paper's
@@ -40,11 +40,7 @@ class POGO(Orthoptimizer):
             (``landing_steps`` times λ = ½). By default ``"safe"``, or what the base asks for: ``"strict"`` with
             :class:`BB`, which takes no landing that does not clip.
         landing_steps: the number of landings of ``"newton-schulz"``.
-        view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"filters"``, the first dim
-            against the rest; ``"kernels"``, the k×k kernels of a convolution.
-        side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
-        maximize: ascend instead.
-        compile: compile the update of each kind of matrices with torch.compile.
+        {common}
 
     Example:
         >>> import torch
@@ -69,22 +65,9 @@ class POGO(Orthoptimizer):
         *,
         landing: LandingPolicy | None = None,
         landing_steps: int = 2,
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            base,
-            view=view,
-            side=side,
-            maximize=maximize,
-            compile=compile,
-            landing=landing,
-            landing_steps=landing_steps,
-        )
+        super().__init__(params, lr, base, landing=landing, landing_steps=landing_steps, **common)
 
     @staticmethod
     def update(

@@ -1,7 +1,7 @@
 """RGD: Riemannian gradient descent with a retraction."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
@@ -9,10 +9,10 @@ from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.engine.step import Update
 from orthoptim.literals import Metric, Retraction
+from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice
-from orthoptim.views import Side, ViewLike
 
 
 class RGD(Orthoptimizer):
@@ -27,16 +27,13 @@ class RGD(Orthoptimizer):
     is counted as rescued, and the matrix stays as it is if it has no full rank.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η.
         base: turns the gradient into the direction G.
         metric: ``"euclidean"`` (above) or ``"canonical"``, D = G − XGᴴX.
         retraction: ``"qr"``, ``"polar"`` (the nearest point) or ``"cholesky"`` (QR by a Cholesky factor: the fastest,
             and the fewest bytes between ranks).
-        view: see :class:`POGO`.
-        side: see :class:`POGO`.
-        maximize: ascend instead.
-        compile: see :class:`POGO`.
+        {common}
 
     Example:
         >>> import torch
@@ -56,22 +53,9 @@ class RGD(Orthoptimizer):
         *,
         metric: Metric = "euclidean",
         retraction: Retraction = "qr",
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            base,
-            view=view,
-            side=side,
-            maximize=maximize,
-            compile=compile,
-            metric=metric,
-            retraction=retraction,
-        )
+        super().__init__(params, lr, base, metric=metric, retraction=retraction, **common)
 
     @staticmethod
     def update(

@@ -1,7 +1,7 @@
 """SLPG: a tangent step and one approximate polar step."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ from orthoptim.base import SGD, Base, Direction, Kind, State
 from orthoptim.base.bb import quotients, step_length
 from orthoptim.engine.step import Update
 from orthoptim.functional import project_
+from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_bool
-from orthoptim.views import Side, ViewLike
 
 # Beyond 5 one landing maps an eigenvalue 1 + c of YYᴴ to a larger one: (1 − c/2)²(1 + c) > 1 + c.
 _REACH = 5.0
@@ -33,16 +33,13 @@ class SLPG(Orthoptimizer):
     written far from the manifold comes back.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η.
         base: turns the gradient into the direction G.
         barzilai_borwein: multiply η by the short Barzilai–Borwein step length |⟨S,Y⟩/⟨Y,Y⟩|, S and Y the last changes
             of X and D, and land twice, as the authors' package does; for deterministic problems, with lr = 1.
         project_at_end: :meth:`finish` then projects onto the manifold.
-        view: see :class:`POGO`.
-        side: see :class:`POGO`.
-        maximize: ascend instead.
-        compile: see :class:`POGO`.
+        {common}
 
     Example:
         >>> x = torch.nn.Parameter(torch.eye(2, 3))
@@ -62,13 +59,9 @@ class SLPG(Orthoptimizer):
         *,
         barzilai_borwein: bool = False,
         project_at_end: bool = False,
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        options = {"barzilai_borwein": barzilai_borwein, "project_at_end": project_at_end}
-        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, compile=compile, **options)
+        super().__init__(params, lr, base, barzilai_borwein=barzilai_borwein, project_at_end=project_at_end, **common)
 
     @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
