@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import orthoptim as oo
 from orthoptim.base import Base
+from orthoptim.engine.blocks import together
 from orthoptim.engine.buckets import make_buckets
-from orthoptim.engine.state import lay_together, newest, together
+from orthoptim.engine.state import lay_together, newest
 from orthoptim.stiefel import cost_model
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from orthoptim.distributed.choice import assign
 from orthoptim.distributed.layout import Index, Layout, is_cut, make_segments
 from orthoptim.distributed.process_groups import process_group
-from orthoptim.engine.buckets import copy_all_
+from orthoptim.engine.blocks import copy_all_
 from orthoptim.tensors import compute_dtype
 from orthoptim.views import Blocks, View
 

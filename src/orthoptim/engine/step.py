@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State, per_matrix
-from orthoptim.engine.buckets import Block
+from orthoptim.engine.blocks import Block, together
 from orthoptim.engine.compiling import Compiled
 from orthoptim.engine.fused import FusedStep, UpdateEntries, fuses
-from orthoptim.engine.state import newest, together
+from orthoptim.engine.state import newest
 from orthoptim.stiefel import is_deficient, max_entry
 from orthoptim.tensors import has_values
 
@@ -78,7 +78,9 @@ class BlockStep:
         self.gradient = gradient
         self.form = ""
         self.rescued: Tensor | None = None
-        self._fused = None if update_entries is None else FusedStep(update_entries, group, kinds)
+        self._fused: FusedStep | None = None
+        if update_entries is not None and group["compile"]:
+            self._fused = FusedStep(update_entries, group, kinds)
 
     def __call__(
         self,
@@ -225,7 +227,7 @@ class BlockStep:
 
 def _can_look(x: Tensor) -> bool:
     """Whether to look at values waits for nobody: on a CPU, outside of a graph."""
-    return not torch.compiler.is_compiling() and x.device.type == "cpu" and has_values(x)
+    return not torch.compiler.is_compiling() and x.device.type == "cpu" and (type(x) is Tensor or has_values(x))
 
 
 def where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
