@@ -263,6 +263,14 @@ class Orthoptimizer(Optimizer):
             elif params:
                 self._local(self._rule(index, group), params, grads, states, local_views)
 
+    def state_dict(self) -> StateDict:
+        """The state and the param groups as tensors, numbers, strings and containers of these."""
+        state_dict = super().state_dict()
+        for group in state_dict["param_groups"]:
+            if isinstance(group.get("view"), View):
+                group["view"] = group["view"].plain()
+        return state_dict
+
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
 
