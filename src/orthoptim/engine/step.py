@@ -123,8 +123,9 @@ class BlockStep:
             return self._compute_compiled(x, grad, state, lr, largest)
         before = int(state["rescued"].sum(dtype=torch.int32))  # by default it is copied to int64 first
         new_x, new_state = self._compute_compiled(x, grad, state, lr, largest)
-        if int(new_state["rescued"].sum(dtype=torch.int32)) != before:
-            self.rescued = new_state["rescued"] > 0
+        rescued = new_state.get("rescued")  # None: the method rescues none
+        if rescued is not None and int(rescued.sum(dtype=torch.int32)) != before:
+            self.rescued = rescued > 0
         return new_x, new_state
 
     def _compute_compiled(
