@@ -86,6 +86,14 @@ def test_landingpc_projects_whatever_is_far(lr, coupled):
     replay(begin, [step("tangent"), step("noise_1e6", seed=1), step("almost_normal_1e10", seed=2)])
 
 
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+def test_a_real_number_that_was_scaled_comes_back_under_a_huge_momentum(landing):
+    """The relative gradient of a real 1×1 matrix is zero; its rounding error led as far away as the clip allows."""
+    begin = start("pogo", 2, 2, 1, 1, lr=1.0, base="sgd-nesterov", options={"landing": landing})
+    scale = Overwrite(param=0, matrix=2, how="scale", factor=2.3)
+    replay(begin._replace(seed=1040999058), [step("huge", seed=708748069), scale, Recover(seed=648310400)])
+
+
 @pytest.mark.parametrize("coupled", [True, False])
 @pytest.mark.parametrize("lr", [1e6, 1e9, 1e12])
 @pytest.mark.parametrize("shape", [(2, 2, 3, 3), (4, 5, 5), (2, 7, 6)])
