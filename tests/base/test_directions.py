@@ -184,6 +184,13 @@ def test_the_first_direction_of_vadam_has_unit_norm(shape, seed):
     np.testing.assert_allclose(torch.linalg.matrix_norm(found), 1, rtol=1e-14)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-15, 1e-18, 1e-19, 1e-20, 1e-25, 1e-30, 1e-38, 1e-44, 0.0])
+def test_the_direction_of_vadam_is_not_long_where_squares_underflow(size):
+    found, _ = directions(orthoptim.VAdam(eps=0), size * gaussian((3, 5, 4, 6), torch.float32, 0))
+    assert float(torch.linalg.matrix_norm(found[0].double()).max()) <= 1 + 1e-5
+    assert float(torch.linalg.matrix_norm(found.double()).max()) <= 1.5
+
+
 @pytest.mark.parametrize("shape", [(4, 16), (16, 32), (8, 64)])
 def test_muon_is_torch_s_muon_up_to_its_bfloat16(shape):
     g = gaussian((1, 5, *shape), torch.float32, 0)

@@ -121,6 +121,14 @@ def test_rgd_after_a_long_step(retraction, lr):
     replay(begin, [step("noise"), step("noise_1e15", seed=1), step("huge", seed=2), step("noise", seed=3)])
 
 
+@pytest.mark.parametrize("retraction", ["qr", "polar", "cholesky"])
+@pytest.mark.parametrize("kind", ["small", "noise_1e-20", "denormal"])
+def test_rgd_along_directions_of_vadam_whose_squares_underflow(kind, retraction):
+    """Without ε a small gradient was divided by zero, and became a direction of length 1e8."""
+    begin = start("rgd", 1, 1, 3, 3, lr=1.0, base="vadam-no-eps", identity=True, options={"retraction": retraction})
+    replay(begin, [step(kind, seed=seed) for seed in range(3)])
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "canonical"])
 @pytest.mark.parametrize("retraction", ["qr", "polar", "cholesky"])
 @pytest.mark.parametrize("lr", [1e3, 1e6])
