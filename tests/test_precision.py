@@ -87,7 +87,7 @@ def test_switches_are_restored_when_a_step_raises(monkeypatch):
         assert exact()
         raise MemoryError
 
-    monkeypatch.setattr(oo.POGO, "update", staticmethod(failing))
+    monkeypatch.setattr(oo.POGO, "update_whole", staticmethod(failing))
     with torch.autocast("cpu"), pytest.raises(MemoryError):
         opt.step()
     assert torch.get_float32_matmul_precision() == "medium"

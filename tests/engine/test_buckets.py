@@ -63,7 +63,7 @@ def test_a_matrix_is_written_with_its_state_or_not_at_all(monkeypatch):
     steps(opt, [param], 1)
     before = param.detach().clone(), {name: value.clone() for name, value in opt.state[param].items()}
     calls = []
-    update = oo.POGO.update
+    update = oo.POGO.update_whole
 
     def failing(*args):
         calls.append(args)
@@ -71,7 +71,7 @@ def test_a_matrix_is_written_with_its_state_or_not_at_all(monkeypatch):
             raise MemoryError
         return update(*args)
 
-    monkeypatch.setattr(oo.POGO, "update", staticmethod(failing))
+    monkeypatch.setattr(oo.POGO, "update_whole", staticmethod(failing))
     set_gradients([param], 1)
     with pytest.raises(MemoryError):
         opt.step()

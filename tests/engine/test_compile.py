@@ -73,7 +73,7 @@ def test_what_the_update_raises_is_raised(monkeypatch):
     def failing(*args):
         raise MemoryError("of the update itself")
 
-    monkeypatch.setattr(oo.POGO, "update", staticmethod(failing))
+    monkeypatch.setattr(oo.POGO, "update_whole", staticmethod(failing))
     param = point(4, 6)
     opt = oo.POGO([param], 0.1, compile=True)
     before = param.detach().clone()

@@ -45,13 +45,15 @@ TESTS = {
     "points": ["stiefel/test_points.py"],
     "cost_model": ["stiefel/test_cost_model.py", "stiefel/test_steps.py", "stiefel/test_policies.py"],
     "columns": ["stiefel/test_columns.py"],
+    "sums": ["stiefel/test_sums.py"],
+    "direction": ["stiefel/test_sums.py", "stiefel/test_columns.py"],
     "draws": ["stiefel/test_draws.py", "optim/test_methods.py"],
     "retractions": ["stiefel/test_retractions.py", "optim/test_methods.py"],
     "policies": ["stiefel/test_policies.py", "stiefel/test_steps.py", "optim/test_rescue.py"],
     "steps": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py"],
     "unrolled": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py"],
     "base": ["base/test_hyperparameters.py", "base/test_directions.py", "engine/test_state.py"],
-    "bb": ["base/test_directions.py", "base/test_bb.py", "optim/test_bb.py"],
+    "bb": ["base/test_directions.py", "optim/test_bb.py"],
 }
 DEFAULT = ["base/test_directions.py", "base/test_hyperparameters.py", "optim/test_pogo.py"]
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -164,7 +165,7 @@ def test_landing_never_leaves_the_safe_region(dtype, p, extra, start, scale, lr,
     generator = torch.Generator().manual_seed(seed)
     for _ in range(20):
         g = 10**scale * torch.randn(x.shape, dtype=dtype, generator=generator)
-        x = oo.Landing.update(x, Direction(g), torch.tensor(lr, dtype=torch.float64), {}, None, LANDING).x
+        x = oo.Landing.update_whole(x, Direction(g), torch.tensor(lr, dtype=torch.float64), {}, None, LANDING).x
         assert stiefel.distance(x).max() <= 0.5 + 1e-12
 
 
@@ -174,9 +175,8 @@ def test_the_landing_field_is_the_sum_of_two_terms_that_are_orthogonal_everywher
     x, g = (torch.randn(2, p, p + extra, dtype=dtype, generator=generator) for _ in range(2))
     r, normal = stiefel.relative_gradient(x, g), stiefel.defect(x) @ x
     assert (stiefel.inner(r, normal).abs() <= 1e-13 * stiefel.norm(r) * stiefel.norm(normal) + 1e-15).all()
-    field, distance = oo.optim.landing.landing_field(x, g, 0.3)
-    torch.testing.assert_close(field, r + 0.3 * normal)
-    torch.testing.assert_close(distance, stiefel.distance(x))
+    left, right = oo.optim.landing.landing_field(x @ x.mH, x @ g.mH, stiefel.defect(x), 0.3, 0.5)
+    torch.testing.assert_close(left @ g + right @ x, 0.5 * r + 0.3 * normal)
 
 
 @given(
@@ -193,7 +193,7 @@ def test_landing_along_averages_never_leaves_the_safe_region(dtype, p, extra, sc
     generator = torch.Generator().manual_seed(seed)
     for _ in range(20):
         average = Direction(10**scale * torch.randn(x.shape, dtype=dtype, generator=generator))
-        x = oo.Landing.update(
+        x = oo.Landing.update_whole(
             x, average, torch.tensor(lr, dtype=torch.float64), {}, None, {**LANDING, "momentum": 0.9}
         ).x
         assert stiefel.distance(x).max() <= 0.5 + 1e-12
@@ -395,13 +395,17 @@ def test_rsdm_draws_are_uniform_and_frames_are_isotropic():
 # RGD
 
 
+def retracted(name, y):
+    return stiefel.on_one_device(stiefel.RETRACTIONS[name](y)).x
+
+
 @pytest.mark.parametrize("name", list(stiefel.RETRACTIONS))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_retractions_are_retractions(name, dtype):
     """On the manifold, through X, and with derivative D there: the error against X + tD is of second order."""
     x = point(4, 7, dtype=dtype).detach()
     d = stiefel.tangent(x, torch.randn(4, 7, dtype=dtype))
-    retract = stiefel.RETRACTIONS[name]
+    retract = partial(retracted, name)
     torch.testing.assert_close(retract(x), x, rtol=0, atol=1e-14)
     times = torch.tensor([1e-2, 1e-3], dtype=torch.float64)
     errors = [float(torch.linalg.matrix_norm(retract(x + t * d) - (x + t * d))) for t in times]
@@ -420,7 +424,7 @@ def test_retractions_are_nan_where_there_is_nothing_to_retract_to_and_neighbours
     dtype, name, p, extra, seed
 ):
     generator = torch.Generator().manual_seed(seed)
-    retract = stiefel.RETRACTIONS[name]
+    retract = partial(retracted, name)
     x = point(7, p, p + extra, dtype=dtype, seed=seed).detach()
     good = x + 0.5 * torch.randn(x.shape, dtype=dtype, generator=generator)
     bad = good.clone()
@@ -437,30 +441,18 @@ def test_retractions_are_nan_where_there_is_nothing_to_retract_to_and_neighbours
     assert stiefel.distance(expected[usable]).max() < 200 * p * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("name", list(stiefel.RETRACTIONS))
+@pytest.mark.parametrize("name", ["polar", "cholesky"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_whitening_twice_is_the_retraction(name, dtype):
     y = torch.randn(3, 4, 7, dtype=dtype)
     new = y
     for _ in range(2):
         new = stiefel.whitening(new @ new.mH, name) @ new
-    torch.testing.assert_close(new, stiefel.RETRACTIONS[name](y), rtol=0, atol=1e-11)
+    torch.testing.assert_close(new, retracted(name, y), rtol=0, atol=1e-11)
     for wrong in (torch.nan, 0.0):
         gram = y @ y.mH
         gram[1] *= wrong
         assert torch.isnan(stiefel.whitening(gram, name)).all(-1).all(-1).tolist() == [False, True, False]
-
-
-def test_projecting_columns_is_projecting():
-    x = torch.randn(4, 3, 8, dtype=torch.float64)
-    x[2, 1] = x[2, 0]
-    mask = torch.tensor([True, False, True, True])
-    whole, gram = stiefel.project_where(mask, x), x @ x.mH
-    parts = [stiefel.project_columns_where(mask, piece, gram) for piece in x.split(5, -1)]
-    new = torch.cat([piece for piece, _ in parts], -1)
-    torch.testing.assert_close(new, whole, rtol=0, atol=1e-11, equal_nan=True)
-    for _, witness in parts:
-        assert torch.isfinite(witness).tolist() == [True, True, False, True]
 
 
 @pytest.mark.parametrize("name", list(stiefel.RETRACTIONS))

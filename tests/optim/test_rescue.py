@@ -133,7 +133,7 @@ def test_a_step_that_is_interrupted_between_two_blocks_has_skipped_the_others(mo
     params = [point(4, 6), point(4, 7)]
     opt = oo.POGO(params, lr=0.1)
     set_gradients(params)
-    plain, calls = oo.POGO.update, []
+    plain, calls = oo.POGO.update_whole, []
 
     def fails_at_the_second(*args):
         calls.append(args)
@@ -141,10 +141,10 @@ def test_a_step_that_is_interrupted_between_two_blocks_has_skipped_the_others(mo
             raise RuntimeError("interrupted")
         return plain(*args)
 
-    monkeypatch.setattr(oo.POGO, "update", staticmethod(fails_at_the_second))
+    monkeypatch.setattr(oo.POGO, "update_whole", staticmethod(fails_at_the_second))
     with pytest.raises(RuntimeError, match="interrupted"):
         opt.step()
-    monkeypatch.setattr(oo.POGO, "update", staticmethod(plain))
+    monkeypatch.setattr(oo.POGO, "update_whole", staticmethod(plain))
     assert opt.drift()[0].skipped >= 0
     opt.step()
     assert opt.drift()[0].skipped >= 0

@@ -138,7 +138,7 @@ def test_an_exception_between_blocks_leaves_matrices_stepped_or_not_and_the_coun
         return update(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(opt), "update", staticmethod(interrupted))
+        patch.setattr(type(opt), "update_whole", staticmethod(interrupted))
         with pytest.raises(Stop):
             opt.step()
     held = snapshot(opt, params)
@@ -159,7 +159,7 @@ def test_an_exception_in_a_large_parameter_of_several_blocks(monkeypatch):
     assert opt.plan()[0].blocks > 1
     steps(opt, [param], 1)
     set_gradients([param], 1)
-    update, calls = oo.POGO.update, []
+    update, calls = oo.POGO.update_whole, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -168,7 +168,7 @@ def test_an_exception_in_a_large_parameter_of_several_blocks(monkeypatch):
         return update(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(oo.POGO, "update", staticmethod(interrupted))
+        patch.setattr(oo.POGO, "update_whole", staticmethod(interrupted))
         with pytest.raises(Stop):
             opt.step()
     skipped = opt.drift()[0].skipped

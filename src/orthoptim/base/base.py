@@ -3,30 +3,18 @@
 import inspect
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+
+from orthoptim.stiefel import Direction
 
 Kind = Literal["entries", "moduli", "matrices", "counters", "streams"]
 """What a state tensor holds: a value of each entry, a real one of each entry; of each matrix a real value, a count, or
 64 bits that tell its random numbers from another's."""
 
 State = dict[str, Tensor]
-
-
-class Direction(NamedTuple):
-    """The direction G, to be descended: matrices (B, p, n), times a factor (B,) of each where it is not ``None``.
-
-    A factor apart costs no pass over memory: it can be multiplied into smaller things.
-    """
-
-    matrices: Tensor
-    scale: Tensor | None = None
-
-    def whole(self) -> Tensor:
-        """G itself."""
-        return self.matrices if self.scale is None else self.matrices * self.scale[..., None, None]
 
 
 def per_matrix(kind: Kind) -> bool:

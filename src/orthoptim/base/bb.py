@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Direction, Kind, State
-from orthoptim.stiefel import inner, max_entry, norm, relative_gradient
+from orthoptim.base.base import Base, Kind, State
+from orthoptim.stiefel import Direction, inner, max_entry, norm, relative_gradient
 
 # The first leap, ‖ηR‖_F = √p/10, has nothing to go by: a tenth of a radian for each row.
 _FIRST = 0.1

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Direction, Kind, State
-from orthoptim.stiefel import lerp, max_entry
+from orthoptim.base.base import Base, Kind, State
+from orthoptim.stiefel import Direction, lerp, max_entry
 from orthoptim.validation import check_bool, check_nonnegative, check_positive_integer
 
 # The quintic of torch.optim.Muon: it drives every singular value to about [0.7, 1.2] in five steps.

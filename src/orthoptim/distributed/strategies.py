@@ -17,7 +17,7 @@ from orthoptim.distributed.collectives import BACK, OUT, SUM, AllReduce, AllToAl
 from orthoptim.distributed.packing import FieldSpec, by_owner, packed, packed_layout, unpack_all
 from orthoptim.distributed.sharded_buckets import ShardedBucket, assemble, cut_out
 from orthoptim.engine.step import BlockStep, Update, where
-from orthoptim.stiefel import Sums
+from orthoptim.stiefel import flatten
 from orthoptim.stiefel.cost_model import block_size
 
 Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the matrices; the old, where not finite
@@ -56,7 +56,7 @@ class Method(NamedTuple):
         """What steps whole matrices."""
         group = {**self.group, **changes}
         return BlockStep(
-            self.algorithm.update,
+            self.algorithm.update_whole,
             group,
             self.hyperparameters,
             self.kinds,
@@ -206,25 +206,33 @@ def _by_columns(
     method: Method, held: Held, local: LocalDirection, x: Tensor, g: Tensor
 ) -> Generator[Request, Answer, tuple[Update, State, Tensor]]:
     """Step columns: the update, the base's new state of each matrix, and which matrices are finite."""
-    steps = method.algorithm.update_columns(x, g, held.lr, method.group)
+    direction = Direction(g, known=False)
+    t = _step_number(held.state, held.lr)
+    steps = flatten(method.algorithm.update(x, direction, held.lr, {}, t, method.group))
     wanted = next(steps)
     total = local.g.sum((-2, -1))  # is finite only if its terms are
     answer = yield AllReduce([*wanted, total, *local.statistic], SUM)
     sums = cast(list[Tensor], answer)
     total, *statistic = sums[len(wanted) :]
     scale, fresh = scale_of(method, statistic, held.state, held.lr)
+    direction.set_scale(scale)
     if scale is not None:
         total = total * scale
     sums, stage = sums[: len(wanted)], SUM
     while True:
-        try:
-            wanted = steps.send(Sums(sums, scale))
-        except StopIteration as stop:
-            update, witness = stop.value
-            return update, fresh, torch.isfinite(total + witness)
         stage += 1
+        try:
+            wanted = steps.send(sums)
+        except StopIteration as stop:
+            update: Update = stop.value
+            break
         answer = yield AllReduce(wanted, stage)
         sums = cast(list[Tensor], answer)
+    probe = update.finiteness_probe
+    if probe is None:
+        answer = yield AllReduce([update.x.sum((-2, -1))], stage)
+        (probe,) = cast(list[Tensor], answer)
+    return update, fresh, torch.isfinite(total + probe)
 
 
 def _count(state: State, update: Update, finite: Tensor) -> State:

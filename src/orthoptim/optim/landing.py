@@ -1,7 +1,7 @@
 """Landing: an infeasible method whose field pulls towards the manifold."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -9,9 +9,10 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.engine.step import Update
-from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.optim.common_options import CommonOptions
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice, check_positive
-from orthoptim.views import Side, ViewLike
 
 _MARGIN = 1.01  # of the safe region, for rounding
 _ROUNDED = 0.1  # no orthonormal matrix of half precision is farther away than that
@@ -40,17 +41,14 @@ class Landing(Orthoptimizer):
     if it is too large, and counted as rescued; what has no full rank stays outside.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η, the longest step size.
         base: turns the gradient into the direction; ``SGD(momentum=...)`` is the heavy ball.
         lam: λ, the strength of the pull.
         eps: ε, the radius of the safe region. (An ``eps`` of the base optimizer is called ``base_eps`` in the group.)
         momentum_of: what ``SGD(momentum=...)`` averages: ``"relative"`` gradients, or the ``"gradient"`` itself. Other
             bases are given the gradient.
-        view: see :class:`POGO`.
-        side: see :class:`POGO`.
-        maximize: ascend instead.
-        compile: see :class:`POGO`.
+        {common}
 
     Example:
         >>> x = torch.nn.Parameter(torch.eye(2, 3))
@@ -70,23 +68,9 @@ class Landing(Orthoptimizer):
         lam: float = 1.0,
         eps: float = 0.5,
         momentum_of: str = "relative",
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            base,
-            view=view,
-            side=side,
-            maximize=maximize,
-            compile=compile,
-            lam=lam,
-            eps=eps,
-            momentum_of=momentum_of,
-        )
+        super().__init__(params, lr, base, lam=lam, eps=eps, momentum_of=momentum_of, **common)
 
     @staticmethod
     def gradient(x: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
@@ -103,50 +87,29 @@ class Landing(Orthoptimizer):
     @staticmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
+    ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
-        g, lam = direction.whole(), group["lam"]
-        a = x @ x.mH
-        c = stiefel.subtract_identity(a.clone())
-        d = stiefel.norm(c)
-        far, pull = ~(d <= _MARGIN * group["eps"]), pull_back(c)
-        b = x @ g.mH
-        if Landing.replaces_gradient(group):  # XS with S = 2 Skew(XᴴG) − Xᴴ Skew(GXᴴ)X; it is G where that is tangent
-            left, inside = a, lam * c - b - a @ stiefel.skew(b.mH)
-        else:  # the relative gradient: S = Skew(XᴴG)
-            left, inside = 0.5 * a, torch.add(lam * c, b, alpha=-0.5)
-        tangent = torch.where(far[:, None, None], 0, left) @ g
-        field = torch.baddbmm(tangent, torch.where(far[:, None, None], pull, inside), x)
-        size, slope = stiefel.norm(field), first_order(field @ x.mH, c, lam)
-        eta = safe_length(d, size, slope, lr, lam, group["eps"])
-        eta = torch.where(far, 1, eta)
-        new = x - eta[:, None, None] * field
-        return Update(new, clipped=(eta != lr) & ~far, rescued=outside(d, group["eps"]))
-
-    @classmethod
-    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """See :meth:`Orthoptimizer.steps_columns`."""
-        return not cls.replaces_gradient(group)
-
-    @staticmethod
-    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
-        """See :meth:`Orthoptimizer.update_columns`."""
-        (a, b, entry), scale = yield [x @ x.mH, x @ g.mH, stiefel.largest(g)]
+        g, eps = direction.matrices, group["eps"]
+        a, b, entry = yield [x @ x.mH, x @ g.mH, stiefel.largest(g)]
         # Λ over a bound of its size: its square does not overflow
-        unit = (entry if scale is None else entry * scale).clamp_min(1)
-        lam, factor = group["lam"] / unit, (0.5 / unit if scale is None else 0.5 * scale / unit)[:, None, None]
+        unit = (entry if direction.scale is None else entry * direction.scale).clamp_min(1)
+        lam, factor = (group["lam"] / unit)[:, None, None], direction.times(1 / unit)
         c = stiefel.subtract_identity(a.clone())
         d = stiefel.norm(c)
-        far, pull = ~(d <= _MARGIN * group["eps"]), pull_back(c)
-        tangent = torch.where(far[:, None, None], 0, factor * a) @ g
-        inside = lam[:, None, None] * c - factor * b
-        field = torch.baddbmm(tangent, torch.where(far[:, None, None], pull / unit[:, None, None], inside), x)
-        (square, cross), _ = yield [stiefel.square_norm(field), field @ x.mH]
+        if Landing.replaces_gradient(group):  # XS with S = 2 Skew(XᴴG) − Xᴴ Skew(GXᴴ)X; it is G where that is tangent
+            left, right = factor * a, lam * c - factor * (b + a @ stiefel.skew(b.mH))
+        else:
+            left, right = landing_field(a, b, c, lam, factor)
+        far = ~(d <= _MARGIN * eps)
+        is_far = far[:, None, None]
+        pull = pull_back(c) / unit[:, None, None]
+        field = torch.baddbmm(torch.where(is_far, 0, left) @ g, torch.where(is_far, pull, right), x)
+        square, cross = yield [stiefel.square_norm(field), field @ x.mH]
         size, slope = square.sqrt() * unit, first_order(cross, c, lam) * unit
-        eta = safe_length(d, size, slope, lr, group["lam"], group["eps"])
-        eta = torch.where(far, 1, eta)
+        eta = torch.where(far, 1, safe_length(d, size, slope, lr, group["lam"], eps))
         new = x - (eta * unit)[:, None, None] * field
-        return Update(new, clipped=(eta != lr) & ~far, rescued=outside(d, group["eps"])), d + eta * size
+        clipped = (eta != lr) & ~far
+        return Update(new, clipped=clipped, rescued=outside(d, eps), finiteness_probe=d + eta * size)
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -161,7 +124,7 @@ class Landing(Orthoptimizer):
 def safe_length(d: Tensor, size: Tensor, slope: Tensor, lr: Tensor, lam: float, eps: float) -> Tensor:
     """η′ for each matrix, at most |η| in size and of its sign.
 
-    From ‖X⁺X⁺ᴴ − I‖ ≤ d − 2ηλd(1 − d) + |η|w + η²g² ≤ ε; a negative η pushes outwards, by 2ηλd(1 + d).
+    From ‖X⁺X⁺ᴴ − I‖ ≤ d − 2ηλd(1 − d) + |η|w + η²g² ≤ ε; a negative η pushes is_far, by 2ηλd(1 + d).
 
     Args:
         d: distance.
@@ -179,13 +142,11 @@ def safe_length(d: Tensor, size: Tensor, slope: Tensor, lr: Tensor, lam: float, 
     return torch.minimum(torch.maximum(lr, -limit), limit)
 
 
-def first_order(cross: Tensor, c: Tensor, lam: float | Tensor) -> Tensor:
+def first_order(cross: Tensor, c: Tensor, lam: Tensor) -> Tensor:
     """The w = ‖ΛXᴴ + XΛᴴ − 2λ(C + C²)‖_F from ΛXᴴ and C: what Λ changes XXᴴ by, to first order, beyond its pull.
 
     It is rounding where R is the relative gradient at X; that of a huge and almost normal gradient is not small.
     """
-    if isinstance(lam, Tensor):
-        lam = lam[:, None, None]
     return stiefel.norm(cross + cross.mH - 2 * lam * torch.baddbmm(c, c, c))
 
 
@@ -205,18 +166,10 @@ def pull_back(c: Tensor) -> Tensor:
     return -q
 
 
-def landing_field(x: Tensor, g: Tensor, lam: float) -> tuple[Tensor, Tensor]:
-    """The field Λ = R + λCX = ½(XXᴴ)G + (λC − ½XGᴴ)X, in four products, and the distance ‖C‖_F, C = XXᴴ − I."""
-    a = x @ x.mH
-    tangent = a @ g
-    c = stiefel.subtract_identity(a)
-    pull = torch.add(lam * c, x @ g.mH, alpha=-0.5)
-    return torch.baddbmm(tangent, pull, x, beta=0.5), stiefel.norm(c)
+def landing_field(a: Tensor, b: Tensor, c: Tensor, lam: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """P and Q such that the field Λ = R + λCX is PG + QX, from A = XXᴴ, B = XGᴴ and C = A − I.
 
-
-def field_columns(x: Tensor, g: Tensor, a: Tensor, b: Tensor, lam: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """``landing_field`` of some columns, given A = XXᴴ and B = XGᴴ; with λ and a factor of G for each matrix."""
-    lam, factor = lam[:, None, None], factor[:, None, None]
-    tangent = (a * factor) @ g
-    c = stiefel.subtract_identity(a)
-    return torch.baddbmm(tangent, lam * c - 0.5 * factor * b, x, beta=0.5), stiefel.norm(c)
+    Λ = ½AG + (λC − ½B)X; λ and a factor of G are numbers or (B, 1, 1).
+    """
+    half = 0.5 * factor
+    return half * a, lam * c - half * b

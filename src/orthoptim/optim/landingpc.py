@@ -1,7 +1,7 @@
 """LandingPC: Landing with a normalised direction and no safe step."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -9,10 +9,11 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.engine.step import Update
-from orthoptim.optim.landing import field_columns, landing_field, outside
-from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.optim.common_options import CommonOptions
+from orthoptim.optim.landing import landing_field, outside
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_bool, check_positive
-from orthoptim.views import Side, ViewLike
 
 
 class LandingPC(Orthoptimizer):
@@ -28,16 +29,13 @@ class LandingPC(Orthoptimizer):
     long that X would be lost in its rounding is shortened before it is projected.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η.
         base: turns the gradient into the direction.
         lam: λ, the strength of the pull.
         tau: τ, the distance beyond which a matrix is projected; None: never.
         coupled: whether the pull is multiplied by η (as above); else the step is X − ηR − λ(XXᴴ−I)X.
-        view: see :class:`POGO`.
-        side: see :class:`POGO`.
-        maximize: ascend instead.
-        compile: see :class:`POGO`.
+        {common}
 
     Example:
         >>> import torch
@@ -48,7 +46,6 @@ class LandingPC(Orthoptimizer):
     """
 
     algorithm = "landingpc"
-    decomposes = True
 
     def __init__(
         self,
@@ -59,59 +56,33 @@ class LandingPC(Orthoptimizer):
         lam: float = 1.0,
         tau: float | None = 0.5,
         coupled: bool = True,
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            base,
-            view=view,
-            side=side,
-            maximize=maximize,
-            compile=compile,
-            lam=lam,
-            tau=tau,
-            coupled=coupled,
-        )
+        super().__init__(params, lr, base, lam=lam, tau=tau, coupled=coupled, **common)
 
     @staticmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
+    ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
-        g, lam = direction.whole(), group["lam"]
-        field, distance = landing_field(x, g if group["coupled"] else lr * g, lam)
-        leap = lr * field if group["coupled"] else field
-        if group["tau"] is None:
-            return Update(x - leap)
-        x = x - _shortened(leap)
-        far = ~(stiefel.distance(x) <= group["tau"])  # also where XXᴴ overflows
-        return Update(stiefel.project_where(far, x), clipped=far, rescued=outside(distance, group["tau"]))
-
-    @classmethod
-    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """See :meth:`Orthoptimizer.steps_columns`."""
-        return True
-
-    @staticmethod
-    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
-        """See :meth:`Orthoptimizer.update_columns`."""
-        (a, b), scale = yield [x @ x.mH, x @ g.mH]
-        one = torch.ones(x.shape[0], dtype=lr.dtype, device=x.device)
-        factor = one if scale is None else scale
-        lam, factor = group["lam"] * one, factor if group["coupled"] else lr * factor
-        field, distance = field_columns(x, g, a, b, lam, factor)
-        x = x - (lr * field if group["coupled"] else field)
-        (gram,), _ = yield [x @ x.mH]
-        c = stiefel.subtract_identity(gram.clone())
-        if group["tau"] is None:
-            return Update(x), stiefel.witness(c, c)
-        far = ~(stiefel.norm(c) <= group["tau"])
-        x, witness = stiefel.project_columns_where(far, x, gram)
-        return Update(x, clipped=far, rescued=outside(distance, group["tau"])), witness
+        g, tau = direction.matrices, group["tau"]
+        a, b, entry = yield [x @ x.mH, x @ g.mH, stiefel.largest(g)]
+        # the leap over a bound of its size: its square does not overflow
+        unit = (lr.abs() * (entry if direction.scale is None else entry * direction.scale)).clamp_min(1)
+        lam = (group["lam"] * lr if group["coupled"] else group["lam"]) / unit
+        c = stiefel.subtract_identity(a.clone())
+        left, right = landing_field(a, b, c, lam[:, None, None], direction.times(lr / unit))
+        leap = torch.baddbmm(left @ g, right, x)
+        if tau is None:
+            return Update(x - unit[:, None, None] * leap)
+        (square,) = yield [stiefel.square_norm(leap)]
+        x = x - _shortened(square.sqrt(), unit)[:, None, None] * leap
+        (gram,) = yield [x @ x.mH]
+        far = ~(stiefel.norm(stiefel.subtract_identity(gram)) <= tau)  # also where XXᴴ overflows
+        new, probe = yield stiefel.project_where(far, x)
+        size = gram.diagonal(dim1=-2, dim2=-1).real.sum(-1)
+        probe = torch.where(far, probe, size)
+        return Update(new, clipped=far, rescued=outside(stiefel.norm(c), tau), finiteness_probe=probe)
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -122,11 +93,15 @@ class LandingPC(Orthoptimizer):
             check_positive("tau", group["tau"])
 
 
-def _shortened(leap: Tensor) -> Tensor:
-    """Leaps of at most 1/(4√u) in the Frobenius norm.
+def _shortened(size: Tensor, unit: Tensor) -> Tensor:
+    """What to multiply leaps by so that they have their length times ``unit``, but at most 1/(4√u).
 
     Where a leap has no full rank, as that of real square matrices of odd size, the least singular value of X − leap is
     that of X. Beyond this length it is lost in the rounding of X − leap, and there is no nearest point.
+
+    Args:
+        size: the Frobenius norm of each leap.
+        unit: what it was divided by.
     """
-    longest: float = 0.25 / torch.finfo(leap.dtype).eps ** 0.5
-    return leap * (longest / stiefel.norm(leap)).clamp_max(1)[:, None, None]
+    longest: float = 0.25 / torch.finfo(size.dtype).eps ** 0.5
+    return torch.minimum(longest / size, unit)

@@ -1,4 +1,4 @@
-"""The options of a constrained group: its base optimizer dissolved into plain values that anybody may change.
+"""The options of a constrained group: its base optimizer as plain values that anybody may change.
 
 ``own`` are the names of the method's own options everywhere below.
 """
@@ -16,13 +16,8 @@ def flatten_base(base: Base, own: Collection[str]) -> dict[str, Any]:
     """A base optimizer as plain values."""
     if not isinstance(base, Base):
         raise TypeError(f"base must be a base optimizer such as orthoptim.VAdam(), but got {base!r}")
-    keys = _keys(type(base), own)
+    keys = base_keys(type(base), own)
     return {"base": base.name, **{keys[name]: value for name, value in base.hyperparameters.items()}}
-
-
-def hyperparameters(group: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-    """Those of the base optimizer, as they stand in a group."""
-    return {name: group[key] for name, key in _keys(Base.named(group["base"]), own).items()}
 
 
 def complete(
@@ -39,9 +34,9 @@ def complete(
     options = dict(defaults)
     base = Base.named(saved.get("base", defaults["base"]))
     if base.name != defaults["base"]:
-        for key in _keys(Base.named(defaults["base"]), own).values():
+        for key in base_keys(Base.named(defaults["base"]), own).values():
             del options[key]
-        keys = _keys(base, own).values()
+        keys = base_keys(base, own).values()
         # where nothing is missing, the base may be one whose hyperparameters have no defaults
         options.update(dict.fromkeys(keys) if saved.keys() >= set(keys) else flatten_base(base(), own))
     if options.get("landing", "") is None:
@@ -79,7 +74,7 @@ def group_defaults(group: dict[str, Any], defaults: Mapping[str, Any], own: Coll
         base = group.pop("base")
         if isinstance(base, str):
             base = Base.named(base)()
-        others = set(_keys(Base.named(defaults["base"]), own).values())
+        others = set(base_keys(Base.named(defaults["base"]), own).values())
         defaults = {key: value for key, value in defaults.items() if key not in others} | flatten_base(base, own)
     # None means what suits the base
     for name in {"lr", "landing"} & defaults.keys():
@@ -95,6 +90,6 @@ def group_defaults(group: dict[str, Any], defaults: Mapping[str, Any], own: Coll
     return defaults
 
 
-def _keys(base: type[Base], own: Collection[str]) -> dict[str, str]:
+def base_keys(base: type[Base], own: Collection[str]) -> dict[str, str]:
     """Where a group keeps each hyperparameter of its base: under its own name, unless the method has that name."""
     return {name: f"base_{name}" if name in own else name for name in base.names}

@@ -3,12 +3,12 @@
 import inspect
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from typing import Any, ClassVar, Self, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
@@ -23,15 +23,15 @@ from orthoptim.engine.state import EntrySpec, apart, create, lay_together, speci
 from orthoptim.engine.step import Update
 from orthoptim.engine.telemetry import DriftTable
 from orthoptim.optim import checks, keywords, ordinary
+from orthoptim.optim.common_options import DEFAULTS, show_common_options
 from orthoptim.optim.drift import drift_of
-from orthoptim.optim.options import complete, flatten_base, group_defaults, hyperparameters, refuse_without_effect
+from orthoptim.optim.options import base_keys, complete, flatten_base, group_defaults, refuse_without_effect
 from orthoptim.optim.resume import Loaded, read
 from orthoptim.precision import full_precision
-from orthoptim.stiefel import Sums, Table, Unrolled
-from orthoptim.tensors import compute_dtype, has_values, is_dtensor
-from orthoptim.views import Side, View, ViewLike
+from orthoptim.stiefel import ColumnSums, Table, Unrolled, on_one_device
+from orthoptim.tensors import HALF_DTYPES, has_values, is_dtensor
+from orthoptim.views import View
 
-ColumnsUpdate = Generator[list[Tensor], Sums, tuple[Update, Tensor]]
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
@@ -54,13 +54,15 @@ class Orthoptimizer(Optimizer):
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
     _names: ClassVar[frozenset[str]]
+    _base_keys: ClassVar[dict[str, dict[str, str]]]  # where a group keeps each hyperparameter of its base
     _plan_options: ClassVar[tuple[str, ...]]  # those of a group that its plan depends on
     _takes_any: ClassVar[bool] = False  # keyword arguments, whatever their names
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        parameters = inspect.signature(cls.__init__).parameters
+        parameters = show_common_options(cls).parameters
         cls._names = frozenset(parameters)
+        cls._base_keys = {}
         cls._plan_options = ("base", *sorted(cls._names - {"self", "params", "lr", "base"}))
         cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
@@ -75,22 +77,9 @@ class Orthoptimizer(Optimizer):
         params: Params,
         lr: float | Tensor | None,
         base: Base,
-        *,
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
         **options: Any,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "view": view,
-            "side": side,
-            "maximize": maximize,
-            "compile": compile,
-            **options,
-            **flatten_base(base, self._names),
-        }
+        defaults = {"lr": lr, **DEFAULTS, **options, **flatten_base(base, self._names)}
         params = checks.check_params(params, type(self).__name__)
         keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
@@ -109,17 +98,29 @@ class Orthoptimizer(Optimizer):
     @abstractmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
+    ) -> Update | ColumnSums[Update]:
         """Step from X along the direction G; a pure function.
 
+        Written as a generator that yields the sums over columns it needs, see :mod:`orthoptim.stiefel.sums`, it steps
+        matrices whose columns lie on several ranks as well; ``direction.scale`` is then known with the first sums.
+        Written as a plain function, it is given whole matrices.
+
         Args:
-            x: matrices (B, p, n) with p ≤ n and (nearly) orthonormal rows.
+            x: matrices (B, p, n) with p ≤ n and (nearly) orthonormal rows; or some of their columns.
             direction: G, to be descended; what the base optimizer made of the gradient.
             lr: η, a 0-d tensor.
             state: the method's own buffers, see :meth:`buffers`.
             t: for each matrix, the number of this step, from 1.
             group: the options.
         """
+
+    @classmethod
+    def update_whole(
+        cls, x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
+        """``update`` of whole matrices. A method that overrides this one has faster forms of the same step."""
+        steps = cls.update(x, direction, lr, state, t, group)
+        return steps if isinstance(steps, Update) else on_one_device(steps)
 
     @staticmethod
     def update_entries(x: Table, g: Table, lr: Tensor, group: Mapping[str, Any]) -> Unrolled:
@@ -128,13 +129,8 @@ class Orthoptimizer(Optimizer):
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """Whether there is an :meth:`update_columns` for these options."""
-        return False
-
-    @staticmethod
-    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
-        """``update`` of some of the columns, the others being on other ranks; see :mod:`orthoptim.stiefel.columns`."""
-        raise NotImplementedError
+        """Whether :meth:`update` can step some of the columns, with these options."""
+        return inspect.isgeneratorfunction(cls.update) and not cls.buffers(group) and not cls.replaces_gradient(group)
 
     @staticmethod
     def gradient(x: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
@@ -148,7 +144,7 @@ class Orthoptimizer(Optimizer):
 
     @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
-        """State the method keeps beside that of its base optimizer."""
+        """State the method keeps beside that of its base optimizer. A method with buffers is given whole matrices."""
         return {}
 
     @classmethod
@@ -239,7 +235,6 @@ class Orthoptimizer(Optimizer):
         return loss
 
     def _step_groups(self) -> None:
-        checks.check_gradients(self.param_groups)
         prepared = []  # all groups are checked before one is stepped
         for group in self.param_groups:
             params: list[Tensor] = []
@@ -371,7 +366,11 @@ class Orthoptimizer(Optimizer):
 
     @classmethod
     def _hyperparameters(cls, group: Mapping[str, Any]) -> dict[str, Any]:
-        return hyperparameters(group, cls._names)
+        """Those of the base optimizer, as they stand in a group."""
+        base = group["base"]
+        if base not in cls._base_keys:
+            cls._base_keys[base] = base_keys(Base.named(base), cls._names)
+        return {name: group[key] for name, key in cls._base_keys[base].items()}
 
     def _check_group(self, group: dict[str, Any], label: str) -> None:
         view = View.of(group["view"])
@@ -387,11 +386,14 @@ class Orthoptimizer(Optimizer):
         """
         self._repaired.clear()
         constrained = group["algorithm"] == self.algorithm
+        plain = not constrained or _are_plain(group["params"])
         for param in group["params"]:
-            if constrained and is_dtensor(param):  # ShardedStep steps those
-                continue
             grad = param.grad
-            if grad is not None and (not constrained or grad.numel() > 0):  # an empty batch has nothing to step
+            if grad is None or not (plain or not is_dtensor(param)):  # ShardedStep steps DTensors
+                continue
+            if grad.layout is not torch.strided:
+                checks.refuse_sparse_gradient(group, param, self._label(group))
+            if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
                 grads.append(grad)
         held = [self.state[param] for param in params]
@@ -402,25 +404,30 @@ class Orthoptimizer(Optimizer):
             return
         names = ["step", "master", *self._kinds(group)]
         needed = {name for name in names if name != "master"}
-        half = {dtype for dtype in {param.dtype for param in params} if compute_dtype(dtype) != dtype}
+        half = {param.dtype for param in params} & HALF_DTYPES
         new = []
         for param, state in zip(params, held, strict=True):
             if not needed <= state.keys() or (half and param.dtype in half and "master" not in state):
                 self._init_state(param, group, state)
                 new.append(state)
-        lay_together(new)
+        if new:
+            lay_together(new)
         for param, state in zip(params, held, strict=True):
             # a parameter that needs no master copy is its own
             states.extend([state.get(name, param) for name in names])
 
     def _check_precision(self, group: dict[str, Any], params: list[Tensor], held: list[Any]) -> None:
         if group["algorithm"] == self.algorithm:
-            buffer = next((name for name, kind in self._kinds(group).items() if kind == "entries"), None)
+            buffer = next((name for name, kind in self._kinds(group).items() if kind == "entries"), "")
         else:
             buffer = ordinary.BUFFERS[group["algorithm"]]
-        if buffer is not None:
-            label = f"group {next(i for i, each in enumerate(self.param_groups) if each is group)}"
-            checks.check_precision(group, params, held, buffer, label)
+        dtypes = {param.dtype for param in params}
+        held_dtypes = {state[buffer].dtype for state in held if state.get(buffer) is not None}
+        if len(dtypes) > 1 or not held_dtypes <= dtypes:  # a thousand parameters take no time so
+            checks.check_precision(group, params, held, buffer, self._label(group))
+
+    def _label(self, group: Mapping[str, Any]) -> str:
+        return f"group {next(i for i, other in enumerate(self.param_groups) if other is group)}"
 
     def _init_placed(self, group: dict[str, Any]) -> None:
         """Create the state of DTensors now: checkpoints of sharded optimizers are read into the state there is."""
@@ -463,6 +470,7 @@ class Orthoptimizer(Optimizer):
             param
             for group in self.param_groups
             if group["algorithm"] == self.algorithm
+            if not _are_plain(group["params"])
             for param in group["params"]
             if is_dtensor(param)
         ]
@@ -514,3 +522,8 @@ class Orthoptimizer(Optimizer):
                 param.copy_(former)
         self._repaired.clear()
         self.__setstate__({"state": loaded.state, "param_groups": loaded.groups})
+
+
+def _are_plain(params: Iterable[Tensor]) -> bool:
+    """Whether no parameter can be a DTensor, told by their types alone: a thousand take microseconds."""
+    return set(map(type, params)) <= {Tensor, nn.Parameter}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -11,9 +11,10 @@ from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.engine.step import Update
 from orthoptim.literals import LandingPolicy
-from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.optim.common_options import CommonOptions
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice, check_positive_integer
-from orthoptim.views import Side, ViewLike
 
 
 class POGO(Orthoptimizer):
@@ -31,7 +32,7 @@ class POGO(Orthoptimizer):
     gradients and the learning rate; in ordinary training within rounding of it.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η. With :class:`VAdam` it is about the length of a step in the Frobenius norm; the paper uses 0.5.
         base: turns the gradient into the direction.
         landing: ``"safe"``, ``"strict"`` (within 1.5e-6 and rounding, for any gradients), ``"half"`` (the paper's
@@ -39,11 +40,7 @@ class POGO(Orthoptimizer):
             (``landing_steps`` times λ = ½). By default ``"safe"``, or what the base asks for: ``"strict"`` with
             :class:`BB`, which takes no landing that does not clip.
         landing_steps: the number of landings of ``"newton-schulz"``.
-        view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"filters"``, the first dim
-            against the rest; ``"kernels"``, the k×k kernels of a convolution.
-        side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
-        maximize: ascend instead.
-        compile: compile the update of each kind of matrices with torch.compile.
+        {common}
 
     Example:
         >>> import torch
@@ -68,28 +65,25 @@ class POGO(Orthoptimizer):
         *,
         landing: LandingPolicy | None = None,
         landing_steps: int = 2,
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            base,
-            view=view,
-            side=side,
-            maximize=maximize,
-            compile=compile,
-            landing=landing,
-            landing_steps=landing_steps,
-        )
+        super().__init__(params, lr, base, landing=landing, landing_steps=landing_steps, **common)
 
     @staticmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
+    ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
+        policy = stiefel.policy(group["landing"], group["landing_steps"])
+        normalized = Base.named(group["base"]).normalized
+        step, probe = yield stiefel.pogo_columns(x, direction, lr, policy, normalized)
+        return Update(step.x, clipped=step.clipped, rescued=step.rescued, finiteness_probe=probe)
+
+    @classmethod
+    def update_whole(
+        cls, x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
+        """See :meth:`Orthoptimizer.update_whole`: the form of least cost."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
         normalized = Base.named(group["base"]).normalized
         form = group.get("form")
@@ -105,19 +99,6 @@ class POGO(Orthoptimizer):
         size = reduce(torch.maximum, [entry.abs() for row in g for entry in row])  # as in pogo_step
         size = size.clamp_min(torch.finfo(size.dtype).tiny)
         return stiefel.unrolled(x, g, lr * size, 1 / size, policy)
-
-    @classmethod
-    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """See :meth:`Orthoptimizer.steps_columns`."""
-        return True
-
-    @staticmethod
-    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
-        """See :meth:`Orthoptimizer.update_columns`."""
-        policy = stiefel.policy(group["landing"], group["landing_steps"])
-        normalized = Base.named(group["base"]).normalized
-        step, witness = yield from stiefel.pogo_columns(x, g, lr, policy, normalized)
-        return Update(step.x, clipped=step.clipped, rescued=step.rescued), witness
 
     @classmethod
     def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """RGD: Riemannian gradient descent with a retraction."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
@@ -9,9 +9,10 @@ from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.engine.step import Update
 from orthoptim.literals import Metric, Retraction
-from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.optim.common_options import CommonOptions
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice
-from orthoptim.views import Side, ViewLike
 
 
 class RGD(Orthoptimizer):
@@ -26,15 +27,13 @@ class RGD(Orthoptimizer):
     is counted as rescued, and the matrix stays as it is if it has no full rank.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η.
         base: turns the gradient into the direction G.
         metric: ``"euclidean"`` (above) or ``"canonical"``, D = G − XGᴴX.
-        retraction: ``"qr"``, ``"polar"`` (SVD) or ``"cholesky"`` (QR by a Cholesky factor: the fastest).
-        view: see :class:`POGO`.
-        side: see :class:`POGO`.
-        maximize: ascend instead.
-        compile: see :class:`POGO`.
+        retraction: ``"qr"``, ``"polar"`` (the nearest point) or ``"cholesky"`` (QR by a Cholesky factor: the fastest,
+            and the fewest bytes between ranks).
+        {common}
 
     Example:
         >>> import torch
@@ -45,7 +44,6 @@ class RGD(Orthoptimizer):
     """
 
     algorithm = "rgd"
-    decomposes = True
 
     def __init__(
         self,
@@ -55,47 +53,25 @@ class RGD(Orthoptimizer):
         *,
         metric: Metric = "euclidean",
         retraction: Retraction = "qr",
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            base,
-            view=view,
-            side=side,
-            maximize=maximize,
-            compile=compile,
-            metric=metric,
-            retraction=retraction,
-        )
+        super().__init__(params, lr, base, metric=metric, retraction=retraction, **common)
 
     @staticmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
+    ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
-        d = stiefel.tangent(x, direction.whole(), group["metric"])
-        far = stiefel.is_scaled(stiefel.square_norm(x), x.shape[-2])
-        return Update(stiefel.RETRACTIONS[group["retraction"]](x - lr * d), rescued=far)
+        g = direction.matrices
+        b, square = yield [x @ g.mH, stiefel.square_norm(x)]
+        y = stiefel.tangent_leap(x, g, b, direction.times(lr), group["metric"])
+        new, probe = yield stiefel.RETRACTIONS[group["retraction"]](y)
+        return Update(new, rescued=stiefel.is_scaled(square, x.shape[-2]), finiteness_probe=probe)
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """See :meth:`Orthoptimizer.steps_columns`."""
-        return True
-
-    @staticmethod
-    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
-        """See :meth:`Orthoptimizer.update_columns`."""
-        (b, square), scale = yield [x @ g.mH, stiefel.square_norm(x)]
-        y = stiefel.tangent_leap(x, g, b, lr if scale is None else lr * scale, group["metric"])
-        (gram,), _ = yield [y @ y.mH]
-        rows = stiefel.whitening(gram, group["retraction"]) @ y
-        (again,), _ = yield [rows @ rows.mH]
-        factor = stiefel.whitening(again, group["retraction"])
-        return Update(factor @ rows, rescued=stiefel.is_scaled(square, x.shape[-2])), factor.real.sum((-2, -1))
+        """See :meth:`Orthoptimizer.steps_columns`; Householder's QR needs all of them."""
+        return bool(group["retraction"] != "qr")
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:

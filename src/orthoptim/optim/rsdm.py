@@ -1,7 +1,7 @@
 """RSDM: Riemannian descent on random submanifolds."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -10,10 +10,11 @@ from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
 from orthoptim.engine.step import Update
 from orthoptim.literals import SAMPLINGS, Sampling
+from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import draws
 from orthoptim.validation import check_choice, check_integer
-from orthoptim.views import Side, View, ViewLike
+from orthoptim.views import View
 
 _TOLERANCE = 1e-3  # of ‖X‖_F²/p; rounding changes it by less in a hundred thousand steps
 
@@ -36,16 +37,13 @@ class RSDM(Orthoptimizer):
     and its step count: resumed runs and replicas draw the same. Matrices that start equal are given equal frames.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η.
         r: dimension of the random subspace, 1 ≤ r ≤ n; there is no default. (Real matrices need r ≥ 2 to move.)
         base: turns the gradient into the direction G.
         sampling: ``"orthogonal"``, a uniformly random frame, or ``"permutation"``, r random columns (cheaper).
         seed: of the draws.
-        view: see :class:`POGO`.
-        side: see :class:`POGO`.
-        maximize: ascend instead.
-        compile: see :class:`POGO`.
+        {common}
 
     Example:
         >>> x = torch.nn.Parameter(torch.eye(2, 4))
@@ -66,23 +64,9 @@ class RSDM(Orthoptimizer):
         *,
         sampling: Sampling = "orthogonal",
         seed: int = 0,
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            base,
-            view=view,
-            side=side,
-            maximize=maximize,
-            compile=compile,
-            r=r,
-            sampling=sampling,
-            seed=seed,
-        )
+        super().__init__(params, lr, base, r=r, sampling=sampling, seed=seed, **common)
 
     @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:

@@ -1,7 +1,7 @@
 """SLPG: a tangent step and one approximate polar step."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -11,9 +11,10 @@ from orthoptim.base import SGD, Base, Direction, Kind, State
 from orthoptim.base.bb import quotients, step_length
 from orthoptim.engine.step import Update
 from orthoptim.functional import project_
-from orthoptim.optim.orthoptimizer import ColumnsUpdate, Orthoptimizer, Params
+from orthoptim.optim.common_options import CommonOptions
+from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_bool
-from orthoptim.views import Side, ViewLike
 
 # Beyond 5 one landing maps an eigenvalue 1 + c of YYᴴ to a larger one: (1 − c/2)²(1 + c) > 1 + c.
 _REACH = 5.0
@@ -32,16 +33,13 @@ class SLPG(Orthoptimizer):
     written far from the manifold comes back.
 
     Args:
-        params: parameters, named parameters or param groups; every option below may also be set per group.
+        {params}
         lr: η.
         base: turns the gradient into the direction G.
         barzilai_borwein: multiply η by the short Barzilai–Borwein step length |⟨S,Y⟩/⟨Y,Y⟩|, S and Y the last changes
             of X and D, and land twice, as the authors' package does; for deterministic problems, with lr = 1.
         project_at_end: :meth:`finish` then projects onto the manifold.
-        view: see :class:`POGO`.
-        side: see :class:`POGO`.
-        maximize: ascend instead.
-        compile: see :class:`POGO`.
+        {common}
 
     Example:
         >>> x = torch.nn.Parameter(torch.eye(2, 3))
@@ -61,13 +59,9 @@ class SLPG(Orthoptimizer):
         *,
         barzilai_borwein: bool = False,
         project_at_end: bool = False,
-        view: ViewLike = "matrix",
-        side: Side = "auto",
-        maximize: bool = False,
-        compile: bool = False,
+        **common: Unpack[CommonOptions],
     ) -> None:
-        options = {"barzilai_borwein": barzilai_borwein, "project_at_end": project_at_end}
-        super().__init__(params, lr, base, view=view, side=side, maximize=maximize, compile=compile, **options)
+        super().__init__(params, lr, base, barzilai_borwein=barzilai_borwein, project_at_end=project_at_end, **common)
 
     @staticmethod
     def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
@@ -79,33 +73,23 @@ class SLPG(Orthoptimizer):
     @staticmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
+    ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
-        d = stiefel.tangent(x, direction.whole())
-        if not group["barzilai_borwein"]:
-            y = x - lr * d
-            new, rescued, _ = scale_and_land(y, y @ y.mH)
-            return Update(new, rescued=rescued)
-        _, short = quotients(x - state["slpg_point"], d - state["slpg_direction"])
-        length = step_length(short, d, state["slpg_length"], t)
-        y = x - lr * length[..., None, None] * d
-        new, rescued, _ = scale_and_land(y, y @ y.mH)
-        new = stiefel.newton_schulz_step(new)
-        return Update(new, {"slpg_point": x, "slpg_direction": d, "slpg_length": length}, rescued=rescued)
-
-    @classmethod
-    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """See :meth:`Orthoptimizer.steps_columns`."""
-        return not group["barzilai_borwein"]
-
-    @staticmethod
-    def update_columns(x: Tensor, g: Tensor, lr: Tensor, group: Mapping[str, Any]) -> ColumnsUpdate:
-        """See :meth:`Orthoptimizer.update_columns`."""
-        (b,), scale = yield [x @ g.mH]
-        y = stiefel.tangent_leap(x, g, b, lr if scale is None else lr * scale)
-        (gram,), _ = yield [y @ y.mH]
-        new, rescued, witness = scale_and_land(y, gram)
-        return Update(new, rescued=rescued), witness
+        new_state: State = {}
+        if group["barzilai_borwein"]:  # which has buffers: the matrices are whole
+            d = stiefel.tangent(x, direction.whole())
+            _, short = quotients(x - state["slpg_point"], d - state["slpg_direction"])
+            length = step_length(short, d, state["slpg_length"], t)
+            y = x - lr * length[..., None, None] * d
+            new_state = {"slpg_point": x, "slpg_direction": d, "slpg_length": length}
+        else:
+            (b,) = yield [x @ direction.matrices.mH]
+            y = stiefel.tangent_leap(x, direction.matrices, b, direction.times(lr))
+        (gram,) = yield [y @ y.mH]
+        new, rescued, probe = scale_and_land(y, gram)
+        if group["barzilai_borwein"]:
+            new = stiefel.newton_schulz_step(new)
+        return Update(new, new_state, rescued=rescued, finiteness_probe=probe)
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
@@ -123,10 +107,10 @@ class SLPG(Orthoptimizer):
 
 
 def scale_and_land(y: Tensor, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """X⁺ = (3/2 I − ½YYᴴ)Y, which Y had to be scaled down first, and a number for each that is finite only if X⁺ is.
+    """X⁺ = (3/2 I − ½YYᴴ)Y, which Y had to be scaled down first, and a finiteness probe.
 
     Args:
-        y: the matrices, or some of their columns; their memory is used.
+        y: the matrices, or pieces of their columns; their memory is used.
         gram: YYᴴ; its memory is used.
     """
     mean = gram.diagonal(dim1=-2, dim2=-1).real.mean(-1)

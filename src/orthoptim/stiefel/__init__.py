@@ -1,7 +1,8 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
-from orthoptim.stiefel.columns import Sums, largest, pogo_columns, tangent_leap, witness
+from orthoptim.stiefel.columns import pogo_columns, tangent_leap
 from orthoptim.stiefel.cost_model import block_size, choose, multiply_adds
+from orthoptim.stiefel.direction import Direction
 from orthoptim.stiefel.geometry import (
     as_real,
     defect,
@@ -20,8 +21,9 @@ from orthoptim.stiefel.geometry import (
 )
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
 from orthoptim.stiefel.policies import POLICIES, Policy, Rescue, half_factors, land, policy, rescue
-from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, project_columns_where, project_where, tangent, whitening
+from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, Retracted, project_where, tangent, whitening
 from orthoptim.stiefel.steps import FORMS, Step, pogo_step
+from orthoptim.stiefel.sums import ColumnSums, flatten, largest, on_one_device
 from orthoptim.stiefel.unrolled import Table, Unrolled, unrolled
 
 __all__ = [
@@ -29,10 +31,12 @@ __all__ = [
     "METRICS",
     "POLICIES",
     "RETRACTIONS",
+    "ColumnSums",
+    "Direction",
     "Policy",
     "Rescue",
+    "Retracted",
     "Step",
-    "Sums",
     "Table",
     "Unrolled",
     "as_real",
@@ -40,6 +44,7 @@ __all__ = [
     "choose",
     "defect",
     "distance",
+    "flatten",
     "half_factors",
     "inner",
     "is_deficient",
@@ -53,10 +58,10 @@ __all__ = [
     "newton_schulz",
     "newton_schulz_step",
     "norm",
+    "on_one_device",
     "pogo_columns",
     "pogo_step",
     "policy",
-    "project_columns_where",
     "project_where",
     "random",
     "relative_gradient",
@@ -70,5 +75,4 @@ __all__ = [
     "tangent_leap",
     "unrolled",
     "whitening",
-    "witness",
 ]

@@ -1,50 +1,41 @@
-"""Steps on some of the columns of X, where products over n are sums over pieces; POGO's is the form ``direct-p``.
+"""POGO's step as sums over columns, the form ``direct-p``, and the leap along a Riemannian gradient.
 
-A coroutine of this kind is given some columns of matrices X and of a direction G (B, p, n′). It yields lists of partial
-quantities, small ones (p×p, or one number per matrix), and is sent :class:`Sums` of them over all pieces. What it
-returns is the new columns, and for each matrix a witness: a number that is the same for all pieces and that is finite
-only if the new columns of all pieces are.
-
-The factor of G is not known before the first sums are (VAdam's depends on ‖∇f‖): they are of G without it.
+See :mod:`orthoptim.stiefel.sums` for what the generator yields.
 """
-
-from collections.abc import Generator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity, sym
+from orthoptim.stiefel.direction import Direction
+from orthoptim.stiefel.geometry import square_norm, subtract_identity, sym
 from orthoptim.stiefel.policies import Policy, clip, land
 from orthoptim.stiefel.steps import Step, direction_size, rounding, symmetric, trace
-
-
-class Sums(NamedTuple):
-    """Sums over all pieces, and the factor of G for each matrix (None: one)."""
-
-    tensors: list[Tensor]
-    scale: Tensor | None
+from orthoptim.stiefel.sums import ColumnSums, largest
 
 
 def pogo_columns(
-    x: Tensor, g: Tensor, lr: Tensor, policy: Policy, normalized: bool
-) -> Generator[list[Tensor], Sums, tuple[Step, Tensor]]:
+    x: Tensor, direction: Direction, lr: Tensor, policy: Policy, normalized: bool
+) -> ColumnSums[tuple[Step, Tensor]]:
     """One POGO step; for the arguments see :func:`orthoptim.stiefel.pogo_step`.
 
     C depends on the length of the leap, and that on R. C = (XXᴴ − I) − sW + s²RRᴴ saves a third sum, where RRᴴ and
     W = RXᴴ + XRᴴ, which is rounding, are measured. Where G is normalised s‖G‖ ≤ 2τ keeps sW under the roundoff.
+
+    Returns:
+        The step, and a finiteness probe: a number per matrix, the same for all pieces, that is finite only if the new
+        columns of all pieces are.
     """
-    clips = policy.clip is not None
-    (a, b, *sizes), scale = yield [symmetric(x), x @ g.mH, *([square_norm(g) if normalized else largest(g)] * clips)]
+    clips, g = policy.clip is not None, direction.matrices
+    a, b, *sizes = yield [symmetric(x), x @ g.mH, *([square_norm(g) if normalized else largest(g)] * clips)]
     eta = lr.expand(x.shape[0])
-    factor = torch.ones_like(eta) if scale is None else scale
+    factor = torch.ones_like(eta) if direction.scale is None else direction.scale
     if clips and not normalized:  # the sum of the pieces' largest entries serves as well as the largest
         entry = sizes[0].clamp_min(torch.finfo(x.dtype).tiny)
         eta, factor = eta * factor * entry, 1 / entry
     half = (0.5 * factor)[:, None, None]
     r = torch.baddbmm((a * half) @ g, b * half, x, alpha=-1)
     w = r @ x.mH if clips and not normalized else None
-    (e, *more), _ = yield [symmetric(r), *([] if w is None else [w + w.mH, square_norm(g)])]
+    e, *more = yield [symmetric(r), *([] if w is None else [w + w.mH, square_norm(g)])]
     size = trace(e)
     if clips:
         square = direction_size(more[1] if more else sizes[0], factor)
@@ -61,17 +52,8 @@ def pogo_columns(
 
 
 def tangent_leap(x: Tensor, g: Tensor, b: Tensor, factor: Tensor, metric: str = "euclidean") -> Tensor:
-    """Y = X − factor·D with the Riemannian gradient D of :func:`orthoptim.stiefel.tangent`, given B = XGᴴ."""
-    factor = factor.reshape(-1, 1, 1)
+    """Y = X − factor·D with the Riemannian gradient D of :func:`orthoptim.stiefel.tangent`, given B = XGᴴ.
+
+    The factor is a number, or (B, 1, 1).
+    """
     return torch.baddbmm(x - factor * g, factor * (sym(b) if metric == "euclidean" else b), x)
-
-
-def witness(c: Tensor, q: Tensor) -> Tensor:
-    """A number for each matrix that is finite only if the entries of M + QM, MMᴴ = I + C, are."""
-    square = c.diagonal(dim1=-2, dim2=-1).real.sum(-1) + c.shape[-1]  # ‖M‖²
-    return square_norm(q).sqrt() * square.clamp_min(0).sqrt()
-
-
-def largest(g: Tensor) -> Tensor:
-    """The largest entry of each matrix; zero where there are none."""
-    return max_entry(g) if g.numel() else g.real.new_zeros(g.shape[0])

@@ -1,0 +1,56 @@
+"""The options that all methods share: stated once, and shown in the signature and the documentation of each method.
+
+A method takes them as ``**common: Unpack[CommonOptions]``, which type checkers know, and writes ``{params}`` and
+``{common}`` among the arguments in its docstring.
+"""
+
+import inspect
+from typing import Any, TypedDict, Unpack
+
+from orthoptim.views import Side, ViewLike
+
+
+class CommonOptions(TypedDict, total=False):
+    """Keyword arguments of every method."""
+
+    view: ViewLike
+    side: Side
+    maximize: bool
+    compile: bool
+
+
+DEFAULTS: CommonOptions = {"view": "matrix", "side": "auto", "maximize": False, "compile": False}
+
+DOCUMENTATION = {
+    "{params}": """\
+params: parameters, named parameters or param groups; every option below may also be set per group.""",
+    "{common}": """\
+view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"filters"``, the first dim
+            against the rest; ``"kernels"``, the k×k kernels of a convolution; or an :class:`orthoptim.View`.
+        side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
+        maximize: ascend instead.
+        compile: compile the update of each kind of matrices with torch.compile.""",
+}
+"""What stands for the words in braces in a docstring, as its section of arguments is indented."""
+
+
+def show_common_options(method: type[Any]) -> inspect.Signature:
+    """Write the common options into the documentation of a method and into its signature, which is returned."""
+    for word, text in DOCUMENTATION.items():
+        method.__doc__ = method.__doc__ and method.__doc__.replace(word, text)
+    signature = inspect.signature(method.__init__)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.annotation in (Unpack[CommonOptions], "Unpack[CommonOptions]"):
+            defaults = dict(DEFAULTS)
+            parameters.extend(
+                inspect.Parameter(name, parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
+                for name, annotation in CommonOptions.__annotations__.items()
+            )
+        else:
+            parameters.append(parameter)
+    signature = signature.replace(parameters=parameters)
+    vars(method.__init__)["__signature__"] = signature
+    # without: inspect would show the arguments of __new__
+    method.__signature__ = signature.replace(parameters=parameters[1:], return_annotation=signature.empty)
+    return signature

@@ -1,0 +1,45 @@
+"""The direction G of a step."""
+
+from torch import Tensor
+
+
+class Direction:
+    """The direction G, to be descended: matrices (B, p, n), times a factor (B,) of each where it is not ``None``.
+
+    A factor apart costs no pass over memory: it can be multiplied into smaller things. Where the matrices are pieces,
+    it is known with the first sums over columns, not before: VAdam's depends on ‖∇f‖.
+
+    Args:
+        matrices: G up to its factor.
+        scale: the factor.
+        known: whether that is the factor; else :meth:`set_scale` will say.
+    """
+
+    def __init__(self, matrices: Tensor, scale: Tensor | None = None, known: bool = True) -> None:
+        self.matrices = matrices
+        self._scale = scale
+        self._known = known
+
+    @property
+    def scale(self) -> Tensor | None:
+        """The factor of each matrix; ``None``: one."""
+        if not self._known:
+            raise RuntimeError("the factor of a direction is known from the first sums over columns on, not before")
+        return self._scale
+
+    def set_scale(self, scale: Tensor | None) -> None:
+        """Make the factor known."""
+        self._scale, self._known = scale, True
+
+    def times(self, factor: Tensor) -> Tensor:
+        """What to multiply ``matrices`` by to have factor·G: a number, or (B, 1, 1).
+
+        Args:
+            factor: a number, or one for each matrix.
+        """
+        product = factor if self.scale is None else factor * self.scale
+        return product[:, None, None] if product.ndim else product
+
+    def whole(self) -> Tensor:
+        """G itself."""
+        return self.matrices if self.scale is None else self.matrices * self.scale[..., None, None]
