@@ -1,5 +1,7 @@
 """Convolutions: what a view constrains is what its name says, or is refused with what it would be."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -66,6 +68,101 @@ def test_filters_of_transposed_convolutions_need_a_side(call, layer, side):
     with pytest.raises(ValueError, match=rf"{message}.*side='{side}'"):
         call(layer, {"weight": "filters"})
     call(layer, {"weight": {"view": "filters", "side": side}})
+
+
+LAYERS = [
+    nn.Conv1d(8, 32, 3, groups=4),
+    nn.Conv2d(16, 16, 3, groups=16),
+    nn.Conv2d(32, 16, 3, groups=2),
+    nn.Conv3d(4, 8, 2, groups=2),
+    nn.ConvTranspose1d(16, 2, 3),
+    nn.ConvTranspose2d(4, 8, 3, groups=2),
+    nn.ConvTranspose3d(2, 4, 2),
+]
+every_layer = pytest.mark.parametrize("layer", LAYERS, ids=str)
+
+
+def operators(layer):
+    """What each output channel of a convolution reads of its input: a matrix for each group, by its definition.
+
+    An output channel reads the input where the window meets it: through its filter, entry by entry.
+    """
+    weight = layer.weight.detach()
+    matrices = []
+    for group in range(layer.groups):
+        inputs, outputs = (
+            range(group * (c // layer.groups), (group + 1) * (c // layer.groups)) for c in channels(layer)
+        )
+        if isinstance(layer, nn.modules.conv._ConvTransposeNd):
+            rows = [torch.cat([weight[i, o - outputs[0]].flatten() for i in inputs]) for o in outputs]
+        else:
+            rows = [weight[o].flatten() for o in outputs]
+        matrices.append(torch.stack(rows))
+    return matrices
+
+
+def channels(layer):
+    return layer.in_channels, layer.out_channels
+
+
+@every_call
+@every_layer
+def test_a_view_of_groups_constrains_what_output_channels_read(call, layer):
+    transposed = isinstance(layer, nn.modules.conv._ConvTransposeNd)
+    view = oo.View("filters", groups=layer.groups, transposed=transposed)
+    call(layer, {"weight": view})
+    oo.orthogonalize_(layer, {"weight": view})
+    for matrix in operators(layer):
+        short = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+        torch.testing.assert_close(short @ short.T, torch.eye(len(short)), rtol=0, atol=1e-5)
+
+
+@every_call
+@every_layer
+def test_the_view_that_a_refusal_suggests_is_accepted(call, layer):
+    try:
+        call(layer, {"weight": "filters"})
+    except ValueError as error:
+        (suggested,) = re.findall(r"use (View\(.*?\)) for", str(error))
+        call(layer, {"weight": eval(suggested, {"View": oo.View})})
+    else:
+        assert not isinstance(layer, nn.modules.conv._ConvTransposeNd)
+
+
+@every_call
+@pytest.mark.parametrize(
+    ("layer", "view"),
+    [
+        (nn.Conv2d(8, 8, 3, groups=4), oo.View("filters", groups=2)),
+        (nn.Conv2d(8, 8, 3), oo.View("filters", transposed=True)),
+        (nn.ConvTranspose2d(8, 8, 3), oo.View("filters", groups=2)),
+        (nn.ConvTranspose2d(8, 8, 3, groups=2), oo.View("filters", transposed=True)),
+    ],
+    ids=str,
+)
+def test_a_view_of_another_convolution_is_refused(call, layer, view):
+    with pytest.raises(
+        ValueError, match=r"'weight' is the weight of a Conv.* with groups=.*, which is not View.*: use "
+    ):
+        call(layer, {"weight": view})
+
+
+@pytest.mark.parametrize("layer", [nn.Conv1d(4, 8, 3), nn.Conv3d(4, 8, 2), nn.Conv3d(4, 8, (1, 3, 3))], ids=str)
+def test_kernels_of_other_dims_are_their_first_dim_against_the_rest(layer):
+    oo.orthogonalize_(layer, {"weight": "kernels"})
+    opt = oo.POGO([layer.weight], lr=0.1, view="kernels")
+    layer(torch.randn(2, 4, *[5] * len(layer.kernel_size))).sin().sum().backward()
+    opt.step()
+    matrices = layer.weight.detach().reshape(32, layer.kernel_size[0], -1)
+    short = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
+    identity = torch.eye(short.shape[1]).expand(32, -1, -1)
+    torch.testing.assert_close(short @ short.mT, identity, rtol=0, atol=1e-3)
+
+
+def test_1x1_kernels_of_other_dims_are_refused():
+    for layer in (nn.Conv1d(4, 8, 1), nn.Conv3d(4, 8, 1)):
+        with pytest.raises(ValueError, match="would keep every single weight at modulus 1"):
+            oo.orthogonalize_(layer, {"weight": "kernels"})
 
 
 @pytest.mark.parametrize(

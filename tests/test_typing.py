@@ -39,12 +39,20 @@ assert_type(opt.step(lambda: 0.0), float)
 oo.RGD(model.parameters(), 0.1, metric="canonical", retraction="polar")
 oo.RSDM(model.named_parameters(), 0.1, r=2, sampling="permutation")
 oo.wrap(torch.optim.NAdam(model.parameters()), patterns, model=model, landing="strict")
+per_head = {"0.weight": oo.View("matrix", heads=3), "1.weight": oo.View("matrix", heads=3)}
+oo.orthogonalize_(model, per_head)
+oo.POGO(model.parameters(), 0.1, view=oo.View("matrix", heads=3))
+oo.POGO(oo.param_groups(model, {"0.*": oo.View(heads=3), "1.*": {"view": oo.View(split=3)}}, rest=None), 0.1)
+assert_type(oo.distance(torch.eye(3), view=oo.View(split=3, heads=1)), torch.Tensor)
 
 oo.orthogonalize_(model, patterns, init="haar")  # type: ignore[arg-type]
 oo.orthogonalize_(torch.eye(3), view="kernel")  # type: ignore[arg-type]
 oo.project_(torch.eye(3), side="row")  # type: ignore[arg-type]
 oo.POGO(model.parameters(), 0.1, landing="sfae")  # type: ignore[arg-type]
 oo.POGO(model.parameters(), 0.1, view="square")  # type: ignore[arg-type]
+oo.View("square")  # type: ignore[arg-type]
+oo.View("matrix", 3)  # type: ignore[call-arg]
+oo.View("matrix", heads="all")  # type: ignore[arg-type]
 oo.RGD(model.parameters(), 0.1, metric="flat")  # type: ignore[arg-type]
 oo.RSDM(model.parameters(), 0.1, r=2, sampling="none")  # type: ignore[arg-type]
 oo.POGO(model.parameters(), 0.1, betas=(0.9, 0.99))  # type: ignore[call-arg]

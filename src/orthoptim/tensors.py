@@ -15,6 +15,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.com
 """What entries may be: dtypes that can be computed in, or cast to one that can without loss."""
 
 _COMPUTE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+HALF_DTYPES = frozenset(_COMPUTE)
+"""What parameters may be stored in, but is not computed in."""
+
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # torch.compile does not trace dtype.to_real
 
 

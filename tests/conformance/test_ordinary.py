@@ -68,6 +68,18 @@ def test_an_ordinary_group_has_torch_defaults_and_nothing_else(make):
 
 @every_method
 def test_bad_options_of_an_ordinary_group(make):
-    for options in ({"lr": -1.0}, {"betas": (1.5, 0.9)}, {"weight_decay": -1.0}):
+    for options in (
+        {"lr": -1.0},
+        {"betas": (1.5, 0.9)},
+        {"betas": (0.9,)},
+        {"weight_decay": -1.0},
+        {"weight_decay": float("inf")},
+        {"eps": float("nan")},
+        {"eps": "1e-8"},
+        {"maximize": "no"},
+        {"amsgrad": None},
+        {"foreach": torch.ones(2)},
+        {"fused": 0.5},
+    ):
         with pytest.raises(ValueError, match="Invalid"):
             make([{"params": [point(4, 6)]}, {"params": ordinary_parameters(), "algorithm": "adamw", **options}])

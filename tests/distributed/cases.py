@@ -25,7 +25,7 @@ class Case(NamedTuple):
     shape: tuple[int, ...]
     mesh: tuple[int, ...]
     placements: str  # "0": Shard(0), "r": Replicate, "s0": strided; one for each dim of the mesh, blank between
-    view: str = "matrix"
+    view: oo.View | str = "matrix"
     side: str = "auto"
     strategy: str = "local"  # of POGO with VAdam
 

@@ -44,8 +44,8 @@ def test_memory_does_not_grow_with_the_model():
     """One matrix of 28672×8192 for each rank, of 940 MB, is the least that keeps all ranks at work."""
     layer = MODELS["70B"].layer()
     few, many = (study.measure("orthoptim", Case(layer, layers, "first dim", 8), 0)[1] for layers in (4, 8))
-    assert few.extra == pytest.approx(many.extra, rel=0.05)
-    assert many.extra < 10.5e9
+    assert many.extra <= 1.05 * few.extra
+    assert many.extra < 7.5e9
     assert 1 < many.collectives["all-to-all"] / few.collectives["all-to-all"] <= 2
 
 

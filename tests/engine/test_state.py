@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import orthoptim as oo
 from orthoptim.base import Base
+from orthoptim.engine.blocks import together
 from orthoptim.engine.buckets import make_buckets
-from orthoptim.engine.state import lay_together, together
+from orthoptim.engine.state import lay_together, newest
 from orthoptim.stiefel import cost_model
 
 
@@ -207,3 +208,11 @@ def test_many_tiny_matrices_have_a_state_with_the_batch_last_in_memory_and_step_
         assert all(its[name].stride() == (7, 1, 105, 35) for name in like)
         # what is left of a vector at its end is rounded otherwise
         torch.testing.assert_close((other, its), (param, state), rtol=1e-6, atol=2e-7)
+
+
+def test_an_entry_that_is_written_to_leaves_the_precision_of_the_others():
+    """One rule for the master copy, entry by entry, also where ranks hold pieces of a matrix."""
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16)
+    master = x.float() + 1e-3
+    x[0, 1] = 5.0
+    assert torch.equal(newest(x, master), torch.tensor([[1.001, 5.0], [3.001, 4.001]]))

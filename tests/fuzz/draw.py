@@ -30,6 +30,7 @@ class Draw:
 
     def __init__(self, seed: int, number: int, without: Collection[str] = ()) -> None:
         self.random = random.Random(f"{seed}-{number}")
+        self.heads = random.Random(f"{seed}-{number} heads")
         self.kinds = [kind for kind in KINDS if not kind.startswith(tuple(without))]
         self.overwrites = [how for how in ("scale", "scale", "orthonormal", "zero", "deficient") if how not in without]
         self.compiled = number % COMPILED == COMPILED - 1
@@ -102,6 +103,8 @@ class Draw:
             shapes += [shapes[0] if self.random.random() < 0.6 else self._shape(view) for _ in range(more)]
         side = self.random.choice(("auto", "auto", *self._sides(view, shapes)))
         options: dict[str, Any] = {"view": view, "side": side, **self._options(method, view, side, shapes)}
+        if view == "matrix" and not compiled and self.heads.random() < 0.25:
+            options["view"], shapes = self._side_by_side(shapes)
         if self.random.random() < 0.1:
             options["maximize"] = True
         if compiled:
@@ -118,6 +121,13 @@ class Draw:
             identity=self.random.random() < 0.25,
             options=options,
         )
+
+    def _side_by_side(self, shapes: list[tuple[int, ...]]) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+        """A view of heads, as a checkpoint holds it, and the shapes of parameters whose heads have the given shapes."""
+        heads, dim = self.heads.choice((2, 3)), self.heads.choice((-2, -1))
+        view = {"name": "matrix", "heads": heads, "dim": dim}
+        factors = (heads, 1) if dim == -2 else (1, heads)
+        return view, [(*batch, rows * factors[0], columns * factors[1]) for *batch, rows, columns in shapes]
 
     def _ordinary(self) -> Group:
         shapes = tuple(self.random.choice(((3,), (4, 2), ())) for _ in range(self.random.randint(1, 2)))

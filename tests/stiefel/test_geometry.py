@@ -54,6 +54,12 @@ def test_square_norm_is_that_of_each_matrix_however_they_lie_in_memory(shape, dt
     np.testing.assert_allclose(stiefel.square_norm(a), expected, rtol=100 * eps(dtype))
 
 
+def test_norms_of_lazily_conjugated_matrices():
+    a = gaussian((3, 4, 6), torch.complex64, 0)
+    for norm in (stiefel.square_norm, stiefel.norm, stiefel.max_entry):
+        torch.testing.assert_close(norm(a.conj()), norm(a))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(5, 1, 1), (5, 3, 3), (5, 4, 4), (5, 2, 8), (1, 3, 3), (5, 4, 5)])
 def test_square_norm_of_tiny_matrices_whose_batch_is_last_in_memory(shape, dtype):

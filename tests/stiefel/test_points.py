@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orthoptim import stiefel
 from orthoptim.functional import rounding
+from orthoptim.stiefel.points import row_qr_factors
 from tests import reference
 from tests.strategies import DTYPES, doubles, dtypes, eps, gaussian, of_norm, orthonormal, seeds, shapes
 
@@ -157,6 +158,9 @@ def test_row_qr_has_orthonormal_rows_and_a_triangular_factor_of_positive_diagona
     if dtype.is_complex:
         assert (diagonal.imag.abs() <= 1e-13).all()
     torch.testing.assert_close(q.mH @ r, y.mH, rtol=0, atol=1e-13)
+    rows, pivots = row_qr_factors(y)
+    assert torch.equal(rows, q)
+    torch.testing.assert_close(pivots, diagonal.real, rtol=0, atol=1e-13)
 
 
 @given(shapes(), doubles, seeds)

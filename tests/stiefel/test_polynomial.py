@@ -212,3 +212,32 @@ def test_a_largest_root_far_smaller_than_the_others_keeps_its_digits():
     x, y, z = (torch.tensor(value, dtype=torch.float64) for value in (1e-6, -1.0, -2.0))
     found = polynomial.largest_cubic_root(-(x + y + z), x * y + y * z + z * x, -x * y * z)
     torch.testing.assert_close(found, x, rtol=1e-14, atol=0)
+
+
+def test_a_largest_root_beside_its_negative_keeps_its_digits():
+    """The slope there is 2az, not b: a wrong one would undo Newton's method."""
+    x = torch.tensor(1e-6, dtype=torch.float64)
+    found = polynomial.largest_cubic_root(torch.ones_like(x), -(x**2), -(x**2))  # (z − x)(z + x)(z + 1)
+    torch.testing.assert_close(found, x, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("larger", "smaller"),
+    [
+        ((-1.5, 0.9), (-0.4, 0.3)),
+        ((0.5, 0.9), (-0.8, 0.3)),  # of the larger modulus, but of the smaller real part
+        ((-0.3, 0.6), (-1.0, 0.5)),
+        ((1.2, 0.7), (0.1, 0.2)),
+        ((-0.2, 0.31), (0.2, 0.3)),
+    ],
+)
+def test_the_factor_of_the_larger_roots_before_it_is_polished(larger, smaller):
+    b, d, e, f = (torch.tensor(value, dtype=torch.float64) for value in (*larger, *smaller))
+    found = polynomial.larger_factor(b + e, d + f + b * e, b * f + d * e, d * f)
+    torch.testing.assert_close(torch.stack(found), torch.stack([b, d]), rtol=0, atol=1e-12)
+
+
+def test_newton_s_method_leaves_two_equal_factors_as_they_are():
+    b, d = (torch.tensor(value, dtype=torch.float64) for value in (-1.0, 0.5))
+    found = polynomial._polish_factor(2 * b, b**2 + 2 * d, 2 * b * d, d**2, b, d)
+    assert torch.equal(torch.stack(found), torch.stack([b, d]))

@@ -46,6 +46,18 @@ def leaps(landing, forms):
 
 
 @pytest.mark.parametrize("landing", stiefel.POLICIES)
+@pytest.mark.parametrize("dtype", DOUBLE)
+@pytest.mark.parametrize("shape", [(5, 3, 3), (5, 2, 4), (5, 1, 3)])
+def test_tiny_matrices_step_alike_where_a_tracer_plans_the_memory(shape, dtype, landing, monkeypatch):
+    x, g, policy = orthonormal(shape, dtype, 0), gaussian(shape, dtype, 1), stiefel.policy(landing)
+    expected = stiefel.pogo_step(x, g, 0.1, policy, "tiny")
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    traced = stiefel.pogo_step(x, g, 0.1, policy, "tiny")
+    torch.testing.assert_close(traced.x, expected.x, rtol=0, atol=1e-14)
+    assert torch.equal(traced.rescued, expected.rescued)
+
+
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
 @pytest.mark.parametrize("form", [*FORMS, None])
 @settings(max_examples=40)
 @given(

@@ -51,7 +51,7 @@ def measure_sharded(params: Sequence[DTensor], view: View, side: str, measure: M
         )
         (together,) = of_values.unpack(torch.cat([one for (one,) in cast(list[list[Tensor]], answer)]), pieces.count)
         for i, measured in zip(pieces.members, together.reshape(len(pieces.members), -1), strict=True):
-            pieces.write_stack_(found[i].unsqueeze(0), measured)
+            pieces.write_([found[i]], measured)
 
     checked: set[dist.ProcessGroup] = set()
     for some in make_rounds(cut):

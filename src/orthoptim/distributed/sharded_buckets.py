@@ -13,12 +13,16 @@ from torch import Tensor
 from orthoptim.distributed.choice import assign
 from orthoptim.distributed.layout import Index, Layout, is_cut, make_segments
 from orthoptim.distributed.process_groups import process_group
-from orthoptim.engine.buckets import copy_all_
+from orthoptim.engine.blocks import copy_all_
 from orthoptim.tensors import compute_dtype
 from orthoptim.views import Blocks, View
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
+
+
+ALONE_BYTES = 8 << 20
+"""The size of a parameter, all ranks together, from which it is a bucket of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,37 +87,33 @@ class ShardedBucket:
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """Local tensors of the members as (B, rows, columns) of the pieces."""
-        return self.as_matrices(tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors)))
-
-    def as_matrices(self, stack: Tensor) -> Tensor:
-        """A stack of such tensors as (B, rows, columns)."""
         stored = self.layout.stored
-        return self.turn(self._entries(stack).resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
+        pieces = self._stacked(self._entries(tensors))
+        return self.turn(pieces.resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
 
-    def as_values(self, stack: Tensor) -> Tensor:
-        """A stack of local tensors that have a value for each matrix as (B,)."""
-        return self._values(stack).reshape(-1)
+    def gather_values(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Local tensors of the members that have a value for each matrix as (B,)."""
+        return self._stacked(self._values(tensors)).reshape(-1)
 
-    def _entries(self, stack: Tensor) -> Tensor:
-        return stack if self.region is None else self.region.entries(stack.squeeze(0)).unsqueeze(0)
-
-    def _values(self, stack: Tensor) -> Tensor:
-        return stack if self.region is None else self.region.values(stack)
+    def write_(self, tensors: Sequence[Tensor], new: Tensor) -> None:
+        """The inverse of :meth:`gather`, or of :meth:`gather_values` where ``new`` is (B,)."""
+        targets = self._values(tensors) if new.ndim == 1 else self._entries(tensors)
+        new = new if new.ndim == 1 else self.turn(new)
+        copy_all_(targets, list(new.reshape(len(targets), *targets[0].shape).unbind(0)))
 
     def turn(self, matrices: Tensor) -> Tensor:
         """Matrices (B, p, n) as the parameters hold them, see :attr:`Layout.stored`; and back."""
         return matrices.mT if self.layout.transposed else matrices
 
-    def write_(self, tensors: list[Tensor], matrices: Tensor) -> None:
-        """The inverse of :meth:`gather`."""
-        if self.region is not None:
-            tensors = [self.region.entries(tensor) for tensor in tensors]
-        copy_all_(tensors, list(self.turn(matrices).reshape(len(tensors), *tensors[0].shape).unbind(0)))
+    def _entries(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return list(tensors) if self.region is None else [self.region.entries(tensor) for tensor in tensors]
 
-    def write_stack_(self, stack: Tensor, new: Tensor) -> None:
-        """The inverse of :meth:`as_matrices`, or of :meth:`as_values` where ``new`` is (B,)."""
-        target = self._values(stack) if new.ndim == 1 else self._entries(stack)
-        target.copy_((new if new.ndim == 1 else self.turn(new)).reshape(target.shape))
+    def _values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return list(tensors) if self.region is None else [self.region.values(tensor) for tensor in tensors]
+
+    @staticmethod
+    def _stacked(tensors: list[Tensor]) -> Tensor:
+        return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tensors)
 
 
 def make_sharded_buckets(
@@ -121,7 +121,8 @@ def make_sharded_buckets(
 ) -> tuple[list[int], list[ShardedBucket]]:
     """Sort parameters into buckets: the places of those whose matrices are not cut, and pieces of the others.
 
-    A parameter that a view divides has buckets of its own, one for each way in which its matrices are cut.
+    A parameter that a view divides has buckets of its own, one for each way in which its matrices are cut. So does a
+    large one: a bucket of several is stacked, which takes memory. Buckets share their collectives anyway.
 
     The owners of those whose strategy is "whole" are still to be chosen, over all buckets there are.
     """
@@ -138,7 +139,8 @@ def make_sharded_buckets(
             continue
         dtype = compute_dtype(param.dtype)
         half = dtype != param.dtype
-        for together in [[i] for i in members] if view.is_divided else [members]:
+        alone = view.is_divided or param.numel() * dtype.itemsize >= ALONE_BYTES
+        for together in [[i] for i in members] if alone else [members]:
             for number, (layout, region) in enumerate(make_segments(param, view, side)):
                 group, strategy = process_group(param, layout, view), choose(layout)
                 bucket = ShardedBucket(together, layout, group, dtype, half, param.device, strategy, [])

@@ -84,7 +84,8 @@ class ShardedPlan:
                 plan = self.groups[rule.index] = _plan_group(rule, positions)
                 view = View.of(rule.group["view"])
                 if view.is_divided:
-                    self.local_views |= {id(local_part(p)): local_view(p, view) for p in plan.params}
+                    whole = [plan.params[i] for i in plan.local if local_part(plan.params[i]).numel()]
+                    self.local_views |= {id(local_part(param)): local_view(param, view) for param in whole}
         buckets = {bucket.layout: bucket for plan in self.groups.values() for bucket in plan.sharded}
         self.rounds = make_rounds(list(buckets.values()))
         for part in (part for parts in self.rounds for part in parts):

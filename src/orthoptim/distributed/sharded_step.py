@@ -16,8 +16,8 @@ from orthoptim.distributed.handshake import missing_gradient
 from orthoptim.distributed.sharded_buckets import ShardedBucket
 from orthoptim.distributed.sharded_plan import GroupPlan, ShardedPlan
 from orthoptim.distributed.sharded_state import init_state, local_values
-from orthoptim.distributed.stacked_state import StackedState
 from orthoptim.engine.rule import UpdateRule
+from orthoptim.engine.state import newest
 from orthoptim.tensors import is_dtensor, local_part, real_dtype
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ class ShardedStep:
 
     def __init__(self) -> None:
         self.plan = ShardedPlan()
-        self._stacked: dict[ShardedBucket, StackedState] = {}
         self._deferred: list[tuple[Tensor, dist.ProcessGroup, list[bool]]] = []
 
     @torch.no_grad()
@@ -79,10 +78,6 @@ class ShardedStep:
         grads: Mapping[int, list[Tensor | None]],
         state: MutableMapping[Tensor, Any],
     ) -> None:
-        rounds = self.plan.rounds
-        parts = {bucket for buckets in rounds for bucket in buckets}
-        if len(self._stacked) > len(parts):  # there is a new plan
-            self._stacked = {bucket: stacked for bucket, stacked in self._stacked.items() if bucket in parts}
         present = [grad is not None for of_group in grads.values() for grad in of_group]
 
         def check(group: dist.ProcessGroup, differs: Tensor) -> None:
@@ -95,7 +90,7 @@ class ShardedStep:
 
         digest = hashlib.blake2b(bytes(present), digest_size=8).digest()
         checked: set[dist.ProcessGroup] = set()
-        for buckets in rounds:
+        for buckets in self.plan.rounds:
             jobs = [
                 Job(
                     bucket.process_group,
@@ -118,20 +113,25 @@ class ShardedStep:
         per_matrix = strategies.per_matrix_names(rule.kinds)
         members = [self.plan.groups[bucket.group].params[i] for i in bucket.members]
         params = [local_part(param) for param in members]
-        if bucket not in self._stacked:
-            self._stacked[bucket] = StackedState(bucket, members)
-        held = self._stacked[bucket](states, rule.kinds, rule.group)
         given = [all_grads[i] for i in bucket.members]
+        for param in members:
+            if not rule.kinds.keys() <= states[param].keys():
+                init_state(param, rule.kinds, rule.group, states[param])
+        counting = zip(members, given, strict=True) if bucket.counts_steps else ()
+        steps = [states[param]["step"] for param, grad in counting if grad is not None]
         if bucket.count == 0:
-            _count(bucket, held["step"], given)
+            _count(steps)
             return
         x = bucket.gather(params)
+        held = {
+            name: [local_values(states[param][name]) for param in members]
+            for name in (*rule.kinds, *(["master"] if bucket.half else []))
+        }
         if bucket.half:
-            master = bucket.as_matrices(held["master"])
-            x = torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))  # as somebody may have written to it
+            x = newest(x, bucket.gather(held["master"]))
         lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
         state = {
-            name: bucket.as_values(held[name]) if name in per_matrix else bucket.as_matrices(held[name])
+            name: bucket.gather_values(held[name]) if name in per_matrix else bucket.gather(held[name])
             for name in rule.kinds
         }
         # what has no gradient here is to be skipped on all ranks, as if that were not finite
@@ -143,10 +143,10 @@ class ShardedStep:
         new_x, new_state = yield from strategies.STRATEGIES[bucket.strategy](method, before, bucket)
         bucket.write_(params, new_x)
         if bucket.half:
-            bucket.write_stack_(held["master"], new_x)
+            bucket.write_(held["master"], new_x)
         for name, value in new_state.items():
-            bucket.write_stack_(held[name], value)
-        _count(bucket, held["step"], given)
+            bucket.write_(held[name], value)
+        _count(steps)
 
     def _raise_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []
@@ -179,16 +179,13 @@ def _local_work(
         work.grads.append(grad)
         # a parameter that needs no master copy is its own
         work.states.extend([local_values(state[name]) if name in state else local for name in rule.state_names])
-    if empty:
-        torch._foreach_add_(empty, 1)
+    _count(empty)
     return work
 
 
-def _count(bucket: ShardedBucket, steps: Tensor, grads: list[Tensor | None]) -> None:
-    """Add one to the number of steps of those that have a gradient."""
-    present = [grad is not None for grad in grads]
-    if bucket.counts_steps:
-        steps.add_(1 if all(present) else torch.tensor(present, device=steps.device))
+def _count(steps: list[Tensor]) -> None:
+    if steps:
+        torch._foreach_add_(steps, 1)
 
 
 def _local_gradient(param: DTensor) -> Tensor | None:

@@ -13,101 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.engine.state import stacked, without_gaps
+from orthoptim.engine.blocks import Block
 from orthoptim.stiefel.cost_model import TINY, block_size
-from orthoptim.tensors import compute_dtype, has_values
+from orthoptim.tensors import compute_dtype, real_dtype
 from orthoptim.views import View, ViewLike
-
-
-class Block(NamedTuple):
-    """Parameters, or the matrices ``start`` to ``stop`` of a single one, as one batch."""
-
-    members: list[int]  # places in the list of parameters
-    matrices: int
-    rows: int
-    columns: int
-    transposed: bool
-    batch_last: bool  # in memory
-    part: tuple[int, int] | None = None  # (start, stop)
-    mixed: bool = False  # whether the parameters have several shapes
-
-    def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The members' among tensors that belong to all parameters."""
-        return [tensors[i] for i in self.members]
-
-    def gather(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of the members' shapes as (B, p, n); a single one is viewed, not copied, where strides allow.
-
-        Tiny matrices are copied, unless they lie so already.
-        """
-        matrices = self._joined(tensors).resolve_conj().reshape(-1, self.rows, self.columns)
-        if self.part is not None:
-            matrices = matrices[self.part[0] : self.part[1]]
-        batch = len(matrices)
-        # entry by entry, which is three times as fast as a copy of the transposed view
-        if self.batch_last and (batch == 1 or matrices.stride(0) != 1):
-            entries = torch.stack(matrices.flatten(1).unbind(1))
-            matrices = entries.view(self.rows, self.columns, batch).permute(2, 0, 1)
-        return matrices.mT if self.transposed else matrices
-
-    def write_(self, tensors: list[Tensor], matrices: Tensor) -> None:
-        """The inverse of :meth:`gather`: write matrices to the tensors they belong to."""
-        if self.transposed:
-            matrices = matrices.mT
-        if self.part is not None:
-            tensors = [tensors[0].view(-1, self.rows, self.columns)[self.part[0] : self.part[1]]]
-        if _same_memory(tensors, matrices):
-            return
-        if self.batch_last:
-            entries = matrices.permute(1, 2, 0).flatten(0, 1).unbind(0)
-            alone = tensors[0] if len(tensors) == 1 and tensors[0].is_contiguous() else None
-            if alone is not None and alone.dtype == matrices.dtype:
-                torch.stack(entries, 1, out=alone.view(-1, self.rows * self.columns))
-                return
-            matrices = torch.stack(entries, 1)
-        copy_all_(tensors, self._pieces(tensors, matrices))
-
-    def gather_scalars(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors of the members' batch shapes as (B,)."""
-        values = self._joined(tensors).reshape(-1)
-        return values if self.part is None else values[self.part[0] : self.part[1]]
-
-    def write_scalars_(self, tensors: list[Tensor], values: Tensor) -> None:
-        """The inverse of :meth:`gather_scalars`."""
-        if self.part is not None:
-            tensors = [tensors[0].view(-1)[self.part[0] : self.part[1]]]
-        if _same_memory(tensors, values):
-            return
-        copy_all_(tensors, self._pieces(tensors, values))
-
-    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        if len(tensors) == 1:
-            return without_gaps(tensors[0])
-        # stacking a thousand tensors is one call, flattening them a thousand
-        return torch.cat([each.reshape(-1) for each in tensors]) if self.mixed else stacked(tensors)
-
-    def _pieces(self, tensors: Sequence[Tensor], joined: Tensor) -> list[Tensor]:
-        if not self.mixed:
-            return list(joined.reshape(-1, *tensors[0].shape).unbind(0))
-        pieces = torch.split(joined.reshape(-1), [each.numel() for each in tensors])
-        return [piece.view(each.shape) for piece, each in zip(pieces, tensors, strict=True)]
-
-
-def _same_memory(tensors: list[Tensor], values: Tensor) -> bool:
-    """Whether values have been written where they belong already."""
-    if len(tensors) > 1 or torch.compiler.is_compiling() or not has_values(values):
-        return False
-    return tensors[0].data_ptr() == values.data_ptr()
-
-
-def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy each source to its target, with few kernel launches."""
-    if targets[0].is_complex():
-        # foreach does not write through lazily conjugated views: write the conjugate into the memory behind them
-        lazy = [t.is_conj() for t in targets]
-        sources = [s.conj().resolve_conj() if c else s for s, c in zip(sources, lazy, strict=True)]
-        targets = [t.conj() if c else t for t, c in zip(targets, lazy, strict=True)]
-    torch._foreach_copy_(targets, sources)
 
 
 class Bucket(NamedTuple):
@@ -117,6 +26,7 @@ class Bucket(NamedTuple):
         p: rows, the shorter side.
         n: columns.
         dtype: what is computed in.
+        real_dtype: that of its real part.
         half: whether the parameters are stored in less.
         device: where.
         members: positions in the list of parameters.
@@ -130,6 +40,7 @@ class Bucket(NamedTuple):
     p: int
     n: int
     dtype: torch.dtype
+    real_dtype: torch.dtype
     half: bool
     device: torch.device
     members: list[int]
@@ -170,7 +81,7 @@ def make_buckets(
         batch, p, n, transposed, _ = View.of(view).part(shape, side)
         compute = compute_dtype(dtype)
         key = (p, n, dtype, device)
-        bucket = buckets.get(key, Bucket(p, n, compute, compute != dtype, device, [], [], []))
+        bucket = buckets.get(key, Bucket(p, n, compute, real_dtype(compute), compute != dtype, device, [], [], []))
         rows, columns = (n, p) if transposed else (p, n)
         size = block_size(p, n, compute.itemsize)
         tiny = n <= TINY

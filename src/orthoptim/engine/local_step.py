@@ -1,18 +1,20 @@
-"""The step of matrices that are whole on this device, group by group."""
+"""The step of matrices that are whole on this device, group by group, and its plan."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from orthoptim.engine.blocks import together
+from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.naming import names_of, parameter_name
-from orthoptim.engine.parts import count_steps
-from orthoptim.engine.plan import LocalPlan
+from orthoptim.engine.parts import Division
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.step import BlockStep
 from orthoptim.precision import full_precision
-from orthoptim.tensors import local_part, real_dtype
+from orthoptim.tensors import local_part
 from orthoptim.user_warnings import warn_user
 from orthoptim.views import View
 
@@ -48,22 +50,23 @@ class LocalStep:
             flat_states: their states, the tensors of one parameter after those of another.
             local_views: see :meth:`plan`.
         """
-        names = rule.state_names
+        names = ("step", "master", *rule.kinds)
         states = {name: flat_states[i :: len(names)] for i, name in enumerate(names)}
-        steps = states.pop("step")
-        plan, step = self.plan(rule, params, states, local_views), self._block_step(rule)
-        division = plan.division
-        owners, counters = division.owners(params), division.firsts(steps)
-        params, grads = division.entries(params), division.entries(grads)
-        states = {name: division.state(name, tensors, rule.kinds) for name, tensors in states.items()}
+        steps: Sequence[Tensor | None] = states.pop("step")
+        plan, step, owners = self.plan(rule, params, states, local_views), self._block_step(rule), params
+        if plan.division is not None:
+            owners, steps = plan.division.owners(params), plan.division.firsts(steps)
+            params, grads = plan.division.entries(params), plan.division.entries(grads)
+            states = {name: plan.division.state(name, tensors, rule.kinds) for name, tensors in states.items()}
         with full_precision(*plan.devices):
             for bucket in plan.buckets:
-                lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+                lr = torch.as_tensor(rule.group["lr"], dtype=bucket.real_dtype, device=bucket.device).reshape(())
                 step.form = bucket.form
                 for block in bucket.blocks:
                     step(block, bucket.half, lr, params, grads, states)
                     if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
-                        count_steps([counters[i] for i in block.members])
+                        counted = [count for i in block.members if (count := steps[i]) is not None]
+                        torch._foreach_add_(together(counted), 1)
                     if step.rescued is not None:
                         counts = dict(zip(bucket.members, bucket.counts, strict=True))
                         self._warn_of_far(rule, [(owners[i], counts[i]) for i in block.members], step.rescued)
@@ -74,7 +77,7 @@ class LocalStep:
         params: list[Tensor],
         states: dict[str, list[Tensor]],
         local_views: Mapping[int, View],
-    ) -> LocalPlan:
+    ) -> "LocalPlan":
         """The plan of these parameters: the one of the last step, if it still serves.
 
         Args:
@@ -83,18 +86,21 @@ class LocalStep:
             states: their states by name; empty before the first step.
             local_views: for the local part of a DTensor, by ``id``, the view of that part.
         """
+        compiling = torch.compiler.is_compiling()  # a graph keeps what was decided when it was traced
+        plan = None if compiling else self._plans.get(rule.index)
+        if plan is not None and plan.serves(rule, params, states):
+            return plan
         view = View.of(rule.group["view"])
         views = [local_views.get(id(param), view) for param in params] if view.is_divided else []
-        if torch.compiler.is_compiling():  # a graph keeps what was decided when it was traced
+        if compiling:
             return LocalPlan(rule, params, [""] * len(params), states, views)
-        plan = self._plans.get(rule.index)
-        if plan is None or not plan.serves(rule, params, states):
-            pairs = zip(names_of(rule.group), rule.group["params"], strict=True)
-            name_of = {id(local_part(param)): name for name, param in pairs}
-            plan = self._plans[rule.index] = LocalPlan(rule, params, [name_of[id(p)] for p in params], states, views)
+        pairs = zip(names_of(rule.group), rule.group["params"], strict=True)
+        name_of = {id(local_part(param)): name for name, param in pairs}
+        plan = LocalPlan(rule, params, [name_of[id(param)] for param in params], states, views)
+        self._plans[rule.index] = plan
         return plan
 
-    def last_plan(self, rule: UpdateRule, params: list[Tensor], local_views: Mapping[int, View]) -> LocalPlan:
+    def last_plan(self, rule: UpdateRule, params: list[Tensor], local_views: Mapping[int, View]) -> "LocalPlan":
         """The plan of the last step if it still serves, else that of a step in which all parameters have a gradient."""
         plan = self._plans.get(rule.index)
         if plan is not None and plan.is_part_of(params) and plan.serves(rule, plan.params, {}):
@@ -133,3 +139,79 @@ class LocalStep:
             positions: dict[Any, int] = {id(local_part(other)): i for i, other in enumerate(rule.group["params"])}
             name = parameter_name(rule.group, positions[id(param)], f"group {rule.index}")
             warn_user(FAR.format(name=name, far=int(flag.sum()), matrices=len(flag)))
+
+
+class LocalPlan:
+    """The buckets of those parameters of a group whose matrices are whole on this device.
+
+    It is kept from step to step, and made again when something it was made from changes: the parameters that have a
+    gradient, their shape, strides, dtype or device, their state, or an option of their group.
+
+    Args:
+        rule: how the group is updated.
+        params: the parameters, plain tensors or the local parts of DTensors.
+        names: what to call them.
+        states: state tensors of each parameter, by name; empty before the first step.
+        views: the views that divide them; none, where these do not.
+
+    Attributes:
+        buckets: what a step works through.
+        devices: where they are.
+        division: the parts of parameters that views divide; None, where these do not.
+    """
+
+    def __init__(
+        self,
+        rule: UpdateRule,
+        params: list[Tensor],
+        names: Sequence[str],
+        states: Mapping[str, list[Tensor]],
+        views: Sequence[View],
+    ) -> None:
+        group = rule.group
+        compiles = group["compile"] or torch.compiler.is_compiling()
+        division = Division(params, views, group["side"])
+        names = division.owners(names)
+        columns = [division.state(name, tensors, rule.kinds) for name, tensors in states.items()]
+        buckets = make_buckets(division.entries(params), group["view"], group["side"], columns, compiles)
+        self.division = division if views else None
+        self.buckets = [
+            bucket._replace(
+                group=rule.index,
+                names=tuple(names[i] for i in bucket.members),
+                form=rule.method.form(bucket.p, bucket.n, group),
+            )
+            for bucket in buckets
+        ]
+        self.devices = {bucket.device for bucket in buckets}
+        self.params = params
+        self._options = rule.options
+        self._kinds = list(map(_kind, params))
+        self._states = _flat(states)
+
+    def serves(self, rule: UpdateRule, params: list[Tensor], states: Mapping[str, list[Tensor]]) -> bool:
+        """Whether nothing has changed that the plan was made from."""
+        flat = _flat(states)
+        return (
+            self._options == rule.options
+            and _same(self.params, params)
+            and (not flat or not self._states or _same(self._states, flat))
+            and self._kinds == list(map(_kind, params))
+        )
+
+    def is_part_of(self, params: list[Tensor]) -> bool:
+        """Whether its parameters are among these."""
+        return {id(param) for param in self.params} <= {id(param) for param in params}
+
+
+def _kind(param: Tensor) -> Hashable:
+    return param.shape, param.stride(), param.dtype, param.device
+
+
+def _flat(states: Mapping[str, list[Tensor]]) -> list[Tensor]:
+    return [tensor for tensors in states.values() for tensor in tensors]
+
+
+def _same(tensors: list[Tensor], others: list[Tensor]) -> bool:
+    """Whether two lists hold the very same tensors."""
+    return len(tensors) == len(others) and all(map(is_, tensors, others))

@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix
-from orthoptim.engine.state import together
 from orthoptim.views import View
 
 T = TypeVar("T")
@@ -50,10 +48,3 @@ class Division:
         return [
             item if i == 0 else None for item, parts in zip(items, self._parts, strict=True) for i in range(len(parts))
         ]
-
-
-def count_steps(counters: Sequence[Tensor | None]) -> None:
-    """Add one to the step counters among these."""
-    present = [counter for counter in counters if counter is not None]
-    if present:
-        torch._foreach_add_(together(present), 1)

@@ -1,23 +1,13 @@
-"""The plan of a step: buckets of like matrices, made once, executed by ``step`` and shown by ``opt.plan()``.
-
-A plan is kept from step to step. It is made again when something it was made from changes: the parameters that have a
-gradient, their shape, strides, dtype or device, their state, or an option of their group.
-"""
+"""What ``opt.plan()`` shows: the buckets of like matrices that ``step`` works through."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from operator import is_
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.naming import common_name
-from orthoptim.engine.parts import Division
-from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.tables import table
-from orthoptim.views import View
 
 
 class BucketPlan(NamedTuple):
@@ -117,75 +107,3 @@ def describe(bucket: Any, per_parameter: bool = False) -> list[BucketPlan]:
     blocks = Counter(member for block in bucket.blocks for member in block.members)
     members = zip(bucket.members, bucket.counts, bucket.names, strict=True)
     return [row(count, blocks[member], [name]) for member, count, name in members]
-
-
-class LocalPlan:
-    """The buckets of those parameters of a group whose matrices are whole on this device.
-
-    Args:
-        rule: how the group is updated.
-        params: the parameters, plain tensors or the local parts of DTensors.
-        names: what to call them.
-        states: state tensors of each parameter, by name; empty before the first step.
-        views: the views that divide them; none, where these do not.
-
-    Attributes:
-        buckets: what a step works through.
-        devices: where they are.
-        division: the parts of the parameters.
-    """
-
-    def __init__(
-        self,
-        rule: UpdateRule,
-        params: list[Tensor],
-        names: Sequence[str],
-        states: Mapping[str, list[Tensor]],
-        views: Sequence[View],
-    ) -> None:
-        group = rule.group
-        compiles = group["compile"] or torch.compiler.is_compiling()
-        self.division = Division(params, views, group["side"])
-        names = self.division.owners(names)
-        columns = [self.division.state(name, tensors, rule.kinds) for name, tensors in states.items()]
-        buckets = make_buckets(self.division.entries(params), group["view"], group["side"], columns, compiles)
-        self.buckets = [
-            bucket._replace(
-                group=rule.index,
-                names=tuple(names[i] for i in bucket.members),
-                form=rule.method.form(bucket.p, bucket.n, group),
-            )
-            for bucket in buckets
-        ]
-        self.devices = {bucket.device for bucket in buckets}
-        self.params = params
-        self._options = rule.options
-        self._kinds = list(map(_kind, params))
-        self._states = _flat(states)
-
-    def serves(self, rule: UpdateRule, params: list[Tensor], states: Mapping[str, list[Tensor]]) -> bool:
-        """Whether nothing has changed that the plan was made from."""
-        flat = _flat(states)
-        return (
-            self._options == rule.options
-            and _same(self.params, params)
-            and (not flat or not self._states or _same(self._states, flat))
-            and self._kinds == list(map(_kind, params))
-        )
-
-    def is_part_of(self, params: list[Tensor]) -> bool:
-        """Whether its parameters are among these."""
-        return {id(param) for param in self.params} <= {id(param) for param in params}
-
-
-def _kind(param: Tensor) -> Hashable:
-    return param.shape, param.stride(), param.dtype, param.device
-
-
-def _flat(states: Mapping[str, list[Tensor]]) -> list[Tensor]:
-    return [tensor for tensors in states.values() for tensor in tensors]
-
-
-def _same(tensors: list[Tensor], others: list[Tensor]) -> bool:
-    """Whether two lists hold the very same tensors."""
-    return len(tensors) == len(others) and all(map(is_, tensors, others))

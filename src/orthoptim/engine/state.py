@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
+from orthoptim.engine.blocks import is_dense
 from orthoptim.stiefel.cost_model import BLOCK_BYTES, TINY, block_size
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor
 from orthoptim.views import View
-
-_ALIGNMENT = 64
-"""Bytes: torch allocates so on a CPU."""
 
 
 class EntrySpec(NamedTuple):
@@ -89,13 +87,21 @@ def entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tens
     return torch.empty_like(param, dtype=dtype)
 
 
+def newest(x: Tensor, master: Tensor) -> Tensor:
+    """The master copy of a half-precision parameter; its own value in the entries that somebody has written to since.
+
+    Entry by entry: so the rule is the same where a rank holds a piece of a matrix.
+    """
+    return torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))
+
+
 def lay_together(states: Sequence[dict[str, Tensor]]) -> None:
     """Move the like small tensors among these states side by side."""
     alike: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
     for state in states:
         for name, value in state.items():
             # of a larger one there is but one in a block
-            if 2 * value.nbytes <= BLOCK_BYTES and _dense(value):
+            if 2 * value.nbytes <= BLOCK_BYTES and is_dense(value):
                 kind = (name, value.shape, value.stride(), value.dtype, value.device)
                 alike.setdefault(kind, []).append((state, name))
     for members in alike.values():
@@ -118,64 +124,3 @@ def apart(state: Mapping[str, Any]) -> dict[str, Any]:
         )
 
     return {name: value.clone() if shares(value) else value for name, value in state.items()}
-
-
-def together(tensors: list[Tensor]) -> list[Tensor]:
-    """Tensors of one shape (...) as a single one (k, ...) where they lie side by side, else as they are.
-
-    Its strides are those of :func:`stacked`, of which this saves the copy.
-    """
-    if len(tensors) == 1 or torch.compiler.is_compiling() or not has_values(tensors[0]):
-        return tensors
-    first, start, size = tensors[0], tensors[0].data_ptr(), tensors[0].nbytes
-    if size == 0 or tensors[1].data_ptr() != start + size or not _dense(first):
-        return tensors
-    stop = start + len(tensors) * size
-    storage = first.untyped_storage()
-    if stop > storage.data_ptr() + storage.nbytes():  # neighbours by chance
-        return tensors
-    stride = first.stride()
-    if list(map(Tensor.data_ptr, tensors)) != list(range(start, stop, size)):
-        return tensors
-    if stride and any(t.stride() != stride for t in tensors):
-        return tensors
-    flat = first.as_strided((len(tensors) * first.numel(),), (1,))
-    if by_columns(first):
-        return [flat.view(len(tensors), *first.mT.shape).mT]
-    return [flat.view(len(tensors), *first.shape)]
-
-
-def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape (...) as (k, ...), by columns where all of them lie so, else by rows.
-
-    Products of matrices that lie otherwise are rounded otherwise: the strides depend on those of the tensors alone, not
-    on whether these are neighbours in memory, which a checkpoint does not tell.
-    """
-    if not tensors[0].is_contiguous():
-        tensors = [without_gaps(each) for each in tensors]
-        if all(map(by_columns, tensors)):
-            return torch.stack([each.mT for each in tensors]).mT
-    return torch.stack(list(tensors)).contiguous()  # a stack of images may be channels-last
-
-
-def without_gaps(a: Tensor) -> Tensor:
-    """The same, or a copy where its place in memory would show in the result of products.
-
-    Gaps between entries do (``deepcopy`` does not keep them), and so does, on a CPU, a start that is not aligned, as of
-    slices of one flat tensor: BLAS takes another path there, and rounds otherwise.
-    """
-    if torch.compiler.is_compiling():
-        return a
-    dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
-    aligned = a.device.type != "cpu" or not has_values(a) or a.data_ptr() % _ALIGNMENT == 0
-    return a if dense and aligned else a.clone()
-
-
-def by_columns(a: Tensor) -> bool:
-    """Whether the entries fill a stretch of memory in the order of columns, as after ``qr``, and not of rows."""
-    return a.ndim >= 2 and not a.is_contiguous() and a.mT.is_contiguous()
-
-
-def _dense(a: Tensor) -> bool:
-    """Whether the entries fill a stretch of memory in the order of rows or of columns."""
-    return (a.is_contiguous() or by_columns(a)) and not a.is_conj()

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State, per_matrix
-from orthoptim.engine.buckets import Block
+from orthoptim.engine.blocks import Block, together
 from orthoptim.engine.compiling import Compiled
 from orthoptim.engine.fused import FusedStep, UpdateEntries, fuses
-from orthoptim.engine.state import together
+from orthoptim.engine.state import newest
 from orthoptim.stiefel import is_deficient, max_entry
 from orthoptim.tensors import has_values
 
@@ -78,7 +78,9 @@ class BlockStep:
         self.gradient = gradient
         self.form = ""
         self.rescued: Tensor | None = None
-        self._fused = None if update_entries is None else FusedStep(update_entries, group, kinds)
+        self._fused: FusedStep | None = None
+        if update_entries is not None and group["compile"]:
+            self._fused = FusedStep(update_entries, group, kinds)
 
     def __call__(
         self,
@@ -97,7 +99,7 @@ class BlockStep:
         held = dict(zip(columns, rest, strict=True))
         x = block.gather(members).detach()
         if half:
-            x = _newest(x, block.gather(held["master"]))
+            x = newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
         compute = self._watch_compiled if self.group["compile"] else self.compute
         largest = torch.finfo(torch.float16).max if members[0].dtype == torch.float16 else None
@@ -226,13 +228,7 @@ class BlockStep:
 
 def _can_look(x: Tensor) -> bool:
     """Whether to look at values waits for nobody: on a CPU, outside of a graph."""
-    return not torch.compiler.is_compiling() and x.device.type == "cpu" and has_values(x)
-
-
-def _newest(x: Tensor, master: Tensor) -> Tensor:
-    """The master copy of each matrix, or the parameter itself where somebody has written to it since."""
-    untouched = (master.to(x.dtype) == x).all(-1).all(-1)
-    return where(untouched, master, x.to(master.dtype))
+    return not torch.compiler.is_compiling() and x.device.type == "cpu" and (type(x) is Tensor or has_values(x))
 
 
 def where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -259,6 +255,7 @@ def _widens(a: Tensor) -> bool:
     wide = 16 // a.itemsize
     return (
         a.ndim == 3
+        and a.numel() > 0
         and a.device.type == "cpu"
         and a.is_contiguous()
         and a.shape[-1] % wide == 0

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from orthoptim.views import View
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
-_dtype = attrgetter("dtype")
 # ShardedBucket drawn by ranks with different seeds are p/√n away, or so, once put together; that was not meant.
 _ASSEMBLED = 0.1
 
@@ -172,15 +170,17 @@ def _spectral_distance(param: Tensor, matrices: list[Tensor], view: View, side: 
     return _largest([torch.linalg.eigvalsh(stiefel.defect(x)).abs() for x in matrices])
 
 
-def check_gradients(groups: list[dict[str, Any]]) -> None:
-    """Before a step: sparse gradients are refused while nothing has been changed."""
-    for index, group in enumerate(groups):
-        for position, param in enumerate(group["params"]):
-            if is_dtensor(param):  # whose gradients are dense; to look at them takes time
-                continue
-            if param.grad is not None and param.grad.layout is not torch.strided:
-                name = parameter_name(group, position, f"group {index}")
-                raise RuntimeError(f"{name} has a sparse gradient, which orthoptim does not support: use sparse=False")
+def refuse_sparse_gradient(group: Mapping[str, Any], param: Tensor, label: str) -> None:
+    """Raise: sparse gradients are refused while nothing has been changed.
+
+    Args:
+        group: the group.
+        param: one of its parameters.
+        label: what to call the group.
+    """
+    position = next(i for i, other in enumerate(group["params"]) if other is param)
+    name = parameter_name(group, position, label)
+    raise RuntimeError(f"{name} has a sparse gradient, which orthoptim does not support: use sparse=False")
 
 
 def check_precision(group: Mapping[str, Any], params: list[Tensor], held: list[Any], buffer: str, label: str) -> None:
@@ -194,10 +194,6 @@ def check_precision(group: Mapping[str, Any], params: list[Tensor], held: list[A
         label: what to call the group.
     """
     expected = compute_dtype if "view" in group else lambda dtype: dtype
-    dtypes = set(map(_dtype, params))
-    found = set(map(_dtype, [state[buffer] for state in held if state.get(buffer) is not None]))
-    if len(dtypes) <= 1 and found <= set(map(expected, dtypes)):  # a thousand parameters take no time so
-        return
     for param, state in zip(params, held, strict=True):
         value = state.get(buffer)
         if value is not None and value.dtype != expected(param.dtype):

@@ -16,13 +16,8 @@ def flatten_base(base: Base, method_options: Collection[str]) -> dict[str, Any]:
     """A base optimizer as plain values."""
     if not isinstance(base, Base):
         raise TypeError(f"base must be a base optimizer such as orthoptim.VAdam(), but got {base!r}")
-    keys = _keys(type(base), method_options)
+    keys = base_keys(type(base), method_options)
     return {"base": base.name, **{keys[name]: value for name, value in base.hyperparameters.items()}}
-
-
-def hyperparameters(group: Mapping[str, Any], method_options: Collection[str]) -> dict[str, Any]:
-    """Those of the base optimizer, as they stand in a group."""
-    return {name: group[key] for name, key in _keys(Base.named(group["base"]), method_options).items()}
 
 
 def complete(
@@ -39,9 +34,9 @@ def complete(
     options = dict(defaults)
     base = Base.named(saved.get("base", defaults["base"]))
     if base.name != defaults["base"]:
-        for key in _keys(Base.named(defaults["base"]), method_options).values():
+        for key in base_keys(Base.named(defaults["base"]), method_options).values():
             del options[key]
-        keys = _keys(base, method_options).values()
+        keys = base_keys(base, method_options).values()
         # where nothing is missing, the base may be one whose hyperparameters have no defaults
         options.update(dict.fromkeys(keys) if saved.keys() >= set(keys) else flatten_base(base(), method_options))
     if options.get("landing", "") is None:
@@ -81,7 +76,7 @@ def group_defaults(
         base = group.pop("base")
         if isinstance(base, str):
             base = Base.named(base)()
-        others = set(_keys(Base.named(defaults["base"]), method_options).values())
+        others = set(base_keys(Base.named(defaults["base"]), method_options).values())
         defaults = {key: value for key, value in defaults.items() if key not in others} | flatten_base(
             base, method_options
         )
@@ -99,6 +94,6 @@ def group_defaults(
     return defaults
 
 
-def _keys(base: type[Base], method_options: Collection[str]) -> dict[str, str]:
+def base_keys(base: type[Base], method_options: Collection[str]) -> dict[str, str]:
     """Where a group keeps each hyperparameter of its base: under its own name, unless the method has that name."""
     return {name: f"base_{name}" if name in method_options else name for name in base.names}

@@ -10,6 +10,7 @@ from torch.optim.sgd import sgd
 
 from orthoptim.engine.state import EntrySpec
 from orthoptim.tensors import is_dtensor
+from orthoptim.validation import check_bool, check_number
 
 # torch's defaults; `capturable` must stand in the group for torch.compile to switch it on
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -43,12 +44,18 @@ _REFERENCE = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 
 
 def check(group: Mapping[str, Any]) -> None:
-    """Raise what torch.optim.AdamW or SGD raises for these hyperparameters."""
+    """Raise what torch.optim.AdamW or SGD raises for these hyperparameters, or would raise in the first step."""
     algorithm = group["algorithm"]
     options = {key: group[key] for key in DEFAULTS[algorithm]}
     betas = options.get("betas", (0, 0))
-    if not isinstance(betas, list | tuple) or len(betas) != 2:  # which torch finds out in the first step
+    if not isinstance(betas, list | tuple) or len(betas) != 2:
         raise ValueError(f"Invalid betas value: {betas!r}; they must be two numbers, such as (0.9, 0.999)")
+    for name in options.keys() - {"lr", "betas"}:  # which may be tensors
+        default = DEFAULTS[algorithm][name]
+        if not isinstance(default, bool | None):
+            check_number(name, options[name])
+        elif options[name] is not default:
+            check_bool(name, options[name])
     _REFERENCE[algorithm]([torch.zeros(1, requires_grad=True)], **options)
 
 

@@ -8,7 +8,7 @@ from copy import copy, deepcopy
 from typing import Any, ClassVar, Self, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
@@ -25,11 +25,11 @@ from orthoptim.engine.telemetry import DriftTable
 from orthoptim.optim import checks, keywords, ordinary
 from orthoptim.optim.common_options import DEFAULTS, show_common_options
 from orthoptim.optim.drift import drift_of
-from orthoptim.optim.options import complete, flatten_base, group_defaults, hyperparameters, refuse_without_effect
+from orthoptim.optim.options import base_keys, complete, flatten_base, group_defaults, refuse_without_effect
 from orthoptim.optim.resume import Loaded, read
 from orthoptim.precision import full_precision
 from orthoptim.stiefel import ColumnSums, Table, Unrolled, on_one_device
-from orthoptim.tensors import compute_dtype, has_values, is_dtensor
+from orthoptim.tensors import HALF_DTYPES, has_values, is_dtensor
 from orthoptim.views import View
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -54,6 +54,7 @@ class Orthoptimizer(Optimizer):
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
     _names: ClassVar[frozenset[str]]
+    _base_keys: ClassVar[dict[str, dict[str, str]]]  # where a group keeps each hyperparameter of its base
     _plan_options: ClassVar[tuple[str, ...]]  # those of a group that its plan depends on
     _takes_any: ClassVar[bool] = False  # keyword arguments, whatever their names
 
@@ -61,6 +62,7 @@ class Orthoptimizer(Optimizer):
         super().__init_subclass__(**kwargs)
         parameters = show_common_options(cls).parameters
         cls._names = frozenset(parameters)
+        cls._base_keys = {}
         cls._plan_options = ("base", *sorted(cls._names - {"self", "params", "lr", "base"}))
         cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
@@ -233,7 +235,6 @@ class Orthoptimizer(Optimizer):
         return loss
 
     def _step_groups(self) -> None:
-        checks.check_gradients(self.param_groups)
         prepared = []  # all groups are checked before one is stepped
         for group in self.param_groups:
             params: list[Tensor] = []
@@ -256,6 +257,14 @@ class Orthoptimizer(Optimizer):
                 ordinary.step(group, params, grads, states, self.state)
             elif params:
                 self._local(self._rule(index, group), params, grads, states, local_views)
+
+    def state_dict(self) -> StateDict:
+        """The state and the param groups as tensors, numbers, strings and containers of these."""
+        state_dict = super().state_dict()
+        for group in state_dict["param_groups"]:
+            if isinstance(group.get("view"), View):
+                group["view"] = group["view"].plain()
+        return state_dict
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load what :meth:`state_dict` returned.
@@ -357,7 +366,11 @@ class Orthoptimizer(Optimizer):
 
     @classmethod
     def _hyperparameters(cls, group: Mapping[str, Any]) -> dict[str, Any]:
-        return hyperparameters(group, cls._names)
+        """Those of the base optimizer, as they stand in a group."""
+        base = group["base"]
+        if base not in cls._base_keys:
+            cls._base_keys[base] = base_keys(Base.named(base), cls._names)
+        return {name: group[key] for name, key in cls._base_keys[base].items()}
 
     def _check_group(self, group: dict[str, Any], label: str) -> None:
         view = View.of(group["view"])
@@ -373,11 +386,14 @@ class Orthoptimizer(Optimizer):
         """
         self._repaired.clear()
         constrained = group["algorithm"] == self.algorithm
+        plain = not constrained or _are_plain(group["params"])
         for param in group["params"]:
-            if constrained and is_dtensor(param):  # ShardedStep steps those
-                continue
             grad = param.grad
-            if grad is not None and (not constrained or grad.numel() > 0):  # an empty batch has nothing to step
+            if grad is None or not (plain or not is_dtensor(param)):  # ShardedStep steps DTensors
+                continue
+            if grad.layout is not torch.strided:
+                checks.refuse_sparse_gradient(group, param, self._label(group))
+            if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
                 grads.append(grad)
         held = [self.state[param] for param in params]
@@ -388,25 +404,30 @@ class Orthoptimizer(Optimizer):
             return
         names = ["step", "master", *self._kinds(group)]
         needed = {name for name in names if name != "master"}
-        half = {dtype for dtype in {param.dtype for param in params} if compute_dtype(dtype) != dtype}
+        half = {param.dtype for param in params} & HALF_DTYPES
         new = []
         for param, state in zip(params, held, strict=True):
             if not needed <= state.keys() or (half and param.dtype in half and "master" not in state):
                 self._init_state(param, group, state)
                 new.append(state)
-        lay_together(new)
+        if new:
+            lay_together(new)
         for param, state in zip(params, held, strict=True):
             # a parameter that needs no master copy is its own
             states.extend([state.get(name, param) for name in names])
 
     def _check_precision(self, group: dict[str, Any], params: list[Tensor], held: list[Any]) -> None:
         if group["algorithm"] == self.algorithm:
-            buffer = next((name for name, kind in self._kinds(group).items() if kind == "entries"), None)
+            buffer = next((name for name, kind in self._kinds(group).items() if kind == "entries"), "")
         else:
             buffer = ordinary.BUFFERS[group["algorithm"]]
-        if buffer is not None:
-            label = f"group {next(i for i, each in enumerate(self.param_groups) if each is group)}"
-            checks.check_precision(group, params, held, buffer, label)
+        dtypes = {param.dtype for param in params}
+        held_dtypes = {state[buffer].dtype for state in held if state.get(buffer) is not None}
+        if len(dtypes) > 1 or not held_dtypes <= dtypes:  # a thousand parameters take no time so
+            checks.check_precision(group, params, held, buffer, self._label(group))
+
+    def _label(self, group: Mapping[str, Any]) -> str:
+        return f"group {next(i for i, other in enumerate(self.param_groups) if other is group)}"
 
     def _init_placed(self, group: dict[str, Any]) -> None:
         """Create the state of DTensors now: checkpoints of sharded optimizers are read into the state there is."""
@@ -449,6 +470,7 @@ class Orthoptimizer(Optimizer):
             param
             for group in self.param_groups
             if group["algorithm"] == self.algorithm
+            if not _are_plain(group["params"])
             for param in group["params"]
             if is_dtensor(param)
         ]
@@ -500,3 +522,8 @@ class Orthoptimizer(Optimizer):
                 param.copy_(former)
         self._repaired.clear()
         self.__setstate__({"state": loaded.state, "param_groups": loaded.groups})
+
+
+def _are_plain(params: Iterable[Tensor]) -> bool:
+    """Whether no parameter can be a DTensor, told by their types alone: a thousand take microseconds."""
+    return set(map(type, params)) <= {Tensor, nn.Parameter}

@@ -56,7 +56,10 @@ _LEAST_SCALE = 1e-2
 """How much a rescue scales down in one step: ρM is computed as M + (ρ − 1)M, which loses u/ρ."""
 
 _LONGEST = 10.0
-"""‖sR‖_F/√p beyond which a leap is cut off by any policy: from a matrix that is far away, leaps are far too long."""
+"""‖sR‖_F/√p beyond which a leap is cut off by any policy: from a matrix that is far away, leaps are far too long.
+
+The form ``tiny`` cuts off only where the policy clips: it saves the passes over memory.
+"""
 
 
 class Policy(NamedTuple):

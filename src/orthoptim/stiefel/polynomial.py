@@ -56,7 +56,12 @@ def root(c: Tensor) -> Tensor:
     a3, a2, a1, a0 = quartic(c)
     scale = _root_scale(a3, a2, a1, a0)
     a3, a2, a1, a0 = a3 / scale, a2 / scale**2, a1 / scale**3, a0 / scale**4
+    b, d = _polish_factor(a3, a2, a1, a0, *larger_factor(a3, a2, a1, a0))
+    return (-b / (2 * d) / scale).to(c.real.dtype)
 
+
+def larger_factor(a3: Tensor, a2: Tensor, a1: Tensor, a0: Tensor) -> tuple[Tensor, Tensor]:
+    """(b, d) of the factor z² + bz + d with the larger d = |z|² of a quartic with two pairs of conjugate roots."""
     # Ferrari: with z = y − a3/4 the factors are y² ± wy + (p/2 + m ∓ q/2w), w = √(2m), m the largest root of the
     # resolvent. That m pairs each root with its conjugate; the other two roots of the resolvent are negative.
     p = a2 - 3 * a3**2 / 8
@@ -66,9 +71,7 @@ def root(c: Tensor) -> Tensor:
     w = torch.sqrt(2 * m)
     b, d = -w + a3 / 2, (p / 2 + m + q / (2 * w)) - w * a3 / 4 + a3**2 / 16
     other_b, other_d = w + a3 / 2, (p / 2 + m - q / (2 * w)) + w * a3 / 4 + a3**2 / 16
-    b, d = torch.where(d >= other_d, b, other_b), torch.maximum(d, other_d)  # d = |z|²
-    b, d = _polish_factor(a3, a2, a1, a0, b, d)
-    return (-b / (2 * d) / scale).to(c.real.dtype)
+    return torch.where(d >= other_d, b, other_b), torch.maximum(d, other_d)
 
 
 def argmin(c: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The forms of one POGO step. They agree up to rounding; they differ in the products they take.
+"""The forms of one POGO step. They agree up to rounding, while leaps are not absurd; they differ in their products.
 
     R  = ½[(XXᴴ)G − (XGᴴ)X]        relative gradient
     M  = X − sR                    leap; s = η, or less where the policy clips

@@ -87,9 +87,9 @@ def _relative_gradient(x: Table, g: Table, half: Tensor | float, wide: Slots, sq
             for k in rows:
                 entry.addcmul_(_conj(g[k][i]), x[k][j], value=-1)
             s[i, j] = entry.mul_(half)
-            if i == j and entry.is_complex():
-                entry.real.zero_()  # what rounding leaves there grows with G
-            elif i < j:
+            if i == j:
+                entry.real.zero_()  # what rounding leaves there grows with G; of a real 1×1 matrix that is all
+            else:
                 s[j, i] = torch.neg(_conj(entry), out=next(slots))
     r: Table = []
     for i in rows:
