@@ -184,6 +184,13 @@ def test_the_first_direction_of_vadam_has_unit_norm(shape, seed):
     np.testing.assert_allclose(torch.linalg.matrix_norm(found), 1, rtol=1e-14)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-15, 1e-18, 1e-19, 1e-20, 1e-25, 1e-30, 1e-38, 1e-44, 0.0])
+def test_the_direction_of_vadam_is_not_long_where_squares_underflow(size):
+    found, _ = directions(orthoptim.VAdam(eps=0), size * gaussian((3, 5, 4, 6), torch.float32, 0))
+    assert float(torch.linalg.matrix_norm(found[0].double()).max()) <= 1 + 1e-5
+    assert float(torch.linalg.matrix_norm(found.double()).max()) <= 1.5
+
+
 @pytest.mark.parametrize("shape", [(4, 16), (16, 32), (8, 64)])
 def test_muon_is_torch_s_muon_up_to_its_bfloat16(shape):
     g = gaussian((1, 5, *shape), torch.float32, 0)
@@ -208,3 +215,19 @@ def test_the_direction_of_muon_does_not_depend_on_the_size_of_the_gradient(size)
     expected, _ = directions(orthoptim.Muon(), g)
     found, _ = directions(orthoptim.Muon(), size * g)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+PLAIN = [orthoptim.SGD(momentum=0.5), orthoptim.VAdam(), orthoptim.Adam(), orthoptim.Muon()]
+
+
+@pytest.mark.parametrize("base", PLAIN, ids=repr)
+def test_a_base_is_linear_if_it_says_so(base):
+    a, b = (gaussian((3, 2, 4, 6), torch.float64, seed) for seed in (0, 1))
+    (of_a, _), (of_b, _), (of_both, _) = (directions(base, g) for g in (a, b, a + b))
+    assert torch.allclose(of_a + of_b, of_both, atol=1e-9) == base.linear
+
+
+@pytest.mark.parametrize("base", PLAIN, ids=repr)
+def test_directions_have_a_norm_of_order_one_if_their_base_says_so(base):
+    found, _ = directions(base, 1e3 * gaussian((1, 2, 16, 32), torch.float64, 0))
+    assert bool((torch.linalg.matrix_norm(found) < 2).all()) == base.normalized

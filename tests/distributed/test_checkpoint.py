@@ -18,6 +18,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import orthoptim as oo
 from tests.conformance.methods import point
 from tests.distributed.cases import gradient, mesh_of
+from tests.worked.base import AdaGradNorm
+from tests.worked.method import LeapAndPolish
 
 # name: shape and the dim that is sharded; on one rank all are whole
 SHAPES = {
@@ -36,6 +38,7 @@ METHODS = {
     "pogo-adam": lambda groups: oo.POGO(groups, lr=0.02, base=oo.Adam()),
     "pogo-bb": lambda groups: oo.POGO(groups, lr=0.1, base=oo.BB()),
     "rsdm": lambda groups: oo.RSDM(groups, lr=0.1, r=2),
+    "worked": lambda groups: LeapAndPolish(groups, lr=0.1, base=AdaGradNorm()),
 }
 
 

@@ -86,6 +86,14 @@ def test_landingpc_projects_whatever_is_far(lr, coupled):
     replay(begin, [step("tangent"), step("noise_1e6", seed=1), step("almost_normal_1e10", seed=2)])
 
 
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+def test_a_real_number_that_was_scaled_comes_back_under_a_huge_momentum(landing):
+    """The relative gradient of a real 1×1 matrix is zero; its rounding error led as far away as the clip allows."""
+    begin = start("pogo", 2, 2, 1, 1, lr=1.0, base="sgd-nesterov", options={"landing": landing})
+    scale = Overwrite(param=0, matrix=2, how="scale", factor=2.3)
+    replay(begin._replace(seed=1040999058), [step("huge", seed=708748069), scale, Recover(seed=648310400)])
+
+
 @pytest.mark.parametrize("coupled", [True, False])
 @pytest.mark.parametrize("lr", [1e6, 1e9, 1e12])
 @pytest.mark.parametrize("shape", [(2, 2, 3, 3), (4, 5, 5), (2, 7, 6)])
@@ -111,6 +119,14 @@ def test_landingpc_after_barzilai_borwein_found_nothing_to_go_by():
 def test_rgd_after_a_long_step(retraction, lr):
     begin = start("rgd", 6, 12, lr=lr, options={"retraction": retraction})
     replay(begin, [step("noise"), step("noise_1e15", seed=1), step("huge", seed=2), step("noise", seed=3)])
+
+
+@pytest.mark.parametrize("retraction", ["qr", "polar", "cholesky"])
+@pytest.mark.parametrize("kind", ["small", "noise_1e-20", "denormal"])
+def test_rgd_along_directions_of_vadam_whose_squares_underflow(kind, retraction):
+    """Without ε a small gradient was divided by zero, and became a direction of length 1e8."""
+    begin = start("rgd", 1, 1, 3, 3, lr=1.0, base="vadam-no-eps", identity=True, options={"retraction": retraction})
+    replay(begin, [step(kind, seed=seed) for seed in range(3)])
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "canonical"])

@@ -454,3 +454,15 @@ def test_a_clipped_leap_has_the_length_of_the_clip(form, landing):
     np.testing.assert_allclose(norm(leap), policy.clip, rtol=1e-7)
     r = torch.from_numpy(reference.each(reference.relative_gradient, x, g))
     np.testing.assert_allclose(stiefel.inner(leap, r) / (norm(leap) * norm(r)), -1, rtol=1e-7)
+
+
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numbers_of_modulus_one_stay_there_whatever_the_gradient(landing, dtype):
+    """A real one cannot move: X times its gradient, minus the same, is not zero where one of the two is rounded."""
+    steps = torch.arange(50).to(dtype)[:, None, None]
+    x, policy = 1 - steps * (torch.finfo(dtype).eps / 2), stiefel.policy(landing)
+    for t in range(5):
+        x = stiefel.pogo_step(x, 1e20 * gaussian((50, 1, 1), dtype, t), 1.0, policy, "tiny").x
+        bound = {"safe": 0.5, "strict": 1.5e-6}[landing] if dtype.is_complex else 0.0
+        assert spectral_distance(x) <= bound + 50 * torch.finfo(dtype).eps

@@ -35,7 +35,7 @@ def _shift_right(z: Tensor, bits: int) -> Tensor:
 def fingerprint(x: Tensor) -> Tensor:
     """An int64 for each matrix, from the bits of its entries: what tells one matrix's stream from another's."""
     real = torch.view_as_real(x) if x.is_complex() else x
-    bits = real.double().contiguous().view(torch.int64).flatten(start_dim=x.ndim - 2)
+    bits = real.double().view(torch.int64).flatten(start_dim=x.ndim - 2)
     place = torch.arange(bits.shape[-1], dtype=torch.int64, device=x.device)
     return mix((mix(bits) ^ mix(place)).sum(-1))
 

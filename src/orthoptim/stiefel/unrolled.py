@@ -1,7 +1,7 @@
 """The step of tiny matrices with every entry a vector of its own, along which the work runs.
 
-A table is a matrix of vectors over the batch, ``table[i][j]`` of shape (B,) or (B, 1). Of skew and Hermitian matrices
-only the independent entries are computed: a real 3×3 skew one has three. A compiler fuses all of it into one loop; in
+A table is a matrix of vectors over the batch, ``table[i][j]`` of shape (B,) or (B, 1). Only the independent entries of
+skew and Hermitian matrices are computed: a real 3×3 skew one has three. A compiler fuses all of it into one loop; in
 eager mode it is bound by memory, so what is free is written to again.
 """
 
@@ -87,9 +87,9 @@ def _relative_gradient(x: Table, g: Table, half: Tensor | float, wide: Slots, sq
             for k in rows:
                 entry.addcmul_(_conj(g[k][i]), x[k][j], value=-1)
             s[i, j] = entry.mul_(half)
-            if i == j and entry.is_complex():
-                entry.real.zero_()  # what rounding leaves there grows with G
-            elif i < j:
+            if i == j:
+                entry.real.zero_()  # what rounding leaves there grows with G; of a real 1×1 matrix that is all
+            else:
                 s[j, i] = torch.neg(_conj(entry), out=next(slots))
     r: Table = []
     for i in rows:
