@@ -3,7 +3,7 @@
 import fnmatch
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,13 +37,15 @@ def device(name: str) -> str:
     return name
 
 
-def check_processes(config: Config) -> None:
+def check_processes(experiment: Experiment, config: Config) -> None:
     """Check that so many processes can share the work."""
     nproc, place = config.get("nproc", 1), torch.device(config["device"])
     if nproc == 1:
         if config.get("sharded"):
             raise UsageError("--sharded splits a model among processes: say how many, with --nproc")
         return
+    if not experiment.parallel:
+        raise UsageError(f"{experiment.name} runs in one process, without --nproc")
     if nproc > config["batch_size"]:
         raise UsageError(f"{nproc} processes are more than the {config['batch_size']} examples of a batch")
     if place.type not in ("cpu", "cuda"):
@@ -71,21 +73,33 @@ def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Seq
     return list(dict.fromkeys(found))
 
 
-def setting(name: str, text: str, former: Any) -> Any:
-    """A size of an experiment from the command line, of the kind that the scale has.
+def sizes(experiment: Experiment, scale: str, given: Mapping[str, str | bool | None]) -> dict[str, Any]:
+    """The sizes that replace those of a scale, of the types that the scale has."""
+    defaults, replaced = experiment.scales[scale].sizes, {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in defaults:
+            raise UsageError(f"{experiment.name} has no option --{name.replace('_', '-')}")
+        replaced[name] = size(name, value, defaults[name]) if isinstance(value, str) else value
+    return replaced
+
+
+def size(name: str, text: str, default: Any) -> Any:
+    """A size of an experiment, of the type of its default.
 
     Example:
-        >>> setting("epochs", "2.5", 10.0), setting("widths", "8,16,16", [64, 256, 256])
+        >>> size("epochs", "2.5", 10.0), size("widths", "8,16,16", [64, 256, 256])
         (2.5, [8, 16, 16])
     """
-    if isinstance(former, str):
+    if isinstance(default, str):
         return text
-    numbers = _numbers(text, type(former[0]) if isinstance(former, list) else type(former))
-    if isinstance(former, list) and len(numbers) == len(former):
+    numbers = _numbers(text, type(default[0]) if isinstance(default, list) else type(default))
+    if isinstance(default, list) and len(numbers) == len(default):
         return numbers
-    if not isinstance(former, list) and len(numbers) == 1:
+    if not isinstance(default, list) and len(numbers) == 1:
         return numbers[0]
-    example = ",".join(map(str, former)) if isinstance(former, list) else str(former)
+    example = ",".join(map(str, default)) if isinstance(default, list) else str(default)
     raise UsageError(f"--{name.replace('_', '-')} {text!r} makes no sense; write something like {example}")
 
 

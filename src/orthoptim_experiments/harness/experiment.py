@@ -117,7 +117,7 @@ class Experiment(ABC):
         about: the manual, as paragraphs.
         scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
         variants: by name, with one line each; the first is the default.
-        variant_option: the name of the option that chooses one.
+        parallel: whether several processes can train together, each on its part of a batch of ``batch_size`` examples.
         dtypes: those it can be run in; the first is the default.
         default_methods: those that take part if none are asked for.
         claims: what is said about it.
@@ -130,7 +130,7 @@ class Experiment(ABC):
     about: ClassVar[str]
     scales: ClassVar[Mapping[str, Scale]]
     variants: ClassVar[Mapping[str, str]] = {}
-    variant_option: ClassVar[str] = "variant"
+    parallel: ClassVar[bool] = False
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()

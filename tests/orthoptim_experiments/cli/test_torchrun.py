@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands, torchrun
-from orthoptim_experiments.cli import run as run_commands
+from orthoptim_experiments.cli.run import SIZES, make_job
 from orthoptim_experiments.harness.records import load
 from tests.orthoptim_experiments.helpers import run_job, unlike
 from tests.orthoptim_experiments.together import together
@@ -187,6 +187,7 @@ def test_a_run_that_loses_ranks_too_often_is_given_up_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["pca", "--nproc", 2], "pca runs in one process"),
         (["cnn", "--nproc", 101], "101 processes are more than the 100 examples of a batch"),
         (["circuits", "--nproc", 2, "--batch-size", 1], "2 processes are more than the 1 examples of a batch"),
         (["cnn", "--nproc", 2, "--device", "meta"], "--nproc is for cpu and cuda, not for meta"),
@@ -226,13 +227,17 @@ def test_one_process_is_no_option(tmp_path):
 def test_cores_are_shared_by_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     options = {"scale": "tiny", "methods": None, "seeds": None, "device": "cpu", "threads": None, "overrides": None}
-    options |= {"out": tmp_path, "timeout": None, "retry": False, "checkpoint_every": 5.0}
-    jobs = [run_commands.make_job("cnn", options | {"nproc": nproc}) for nproc in (1, 3, 16)]
+    options |= {
+        "variant": None,
+        "dtype": None,
+        "sharded": False,
+        **dict.fromkeys(SIZES),
+        "out": tmp_path,
+        "timeout": None,
+        "retry": False,
+        "checkpoint_every": 5.0,
+    }
+    jobs = [make_job("cnn", options | {"nproc": nproc}) for nproc in (1, 3, 16)]
     assert [job.config["threads"] for job in jobs] == [8, 2, 1]
     assert [job.config.get("nproc") for job in jobs] == [None, 3, 16]
     assert len({job.path for job in jobs}) == 3
-
-
-def test_only_experiments_that_can_share_their_work_offer_processes():
-    assert "--nproc" in run("cnn", "--help").stdout
-    assert "--nproc" not in run("pca", "--help").stdout

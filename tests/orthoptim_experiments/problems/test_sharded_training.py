@@ -17,6 +17,7 @@ CASES = [
     ("cnn", "none", "Adam", CNN),
     ("cnn", "filters", "POGO", CNN),
     ("cnn", "kernels", "POGO", CNN),
+    ("cnn", "filters", "RGD", CNN),  # its state is numbers alone
     ("circuits", None, "POGO", CIRCUITS),
 ]
 

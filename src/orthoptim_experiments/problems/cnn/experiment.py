@@ -197,7 +197,7 @@ With --nproc, batch normalisation is over the whole batch, whichever processes i
         "kernels": "each 3×3 kernel is an orthogonal matrix",
         "none": "no constraint, Adam alone",
     }
-    variant_option = "constraint"
+    parallel = True
     default_methods = (*PAPER, "Adam")
     panels = shown.PANELS
     columns = shown.COLUMNS

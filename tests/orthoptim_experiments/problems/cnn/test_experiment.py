@@ -68,7 +68,7 @@ def test_without_a_constraint_there_is_adam_alone(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cnn", "--constraint", "all"], "unknown constraint 'all'; there are filters, kernels, none"),
+        (["cnn", "--constraint", "all"], "unknown variant 'all'; there are filters, kernels, none"),
         (["cnn", "--constraint", "none", "--methods", "POGO"], "unknown method 'POGO' in cnn; there are Adam"),
         (["cnn", "--widths", "8,8"], "--widths '8,8' makes no sense; write something like 8,16,16"),
         (["cnn", "--epochs", "-1"], "--epochs '-1' makes no sense"),
