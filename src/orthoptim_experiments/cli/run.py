@@ -18,9 +18,10 @@ from orthoptim_experiments.cli.terminal_summary import summary, verdicts
 from orthoptim_experiments.harness import methods as known_methods
 from orthoptim_experiments.harness import ranks, runner
 from orthoptim_experiments.harness.experiment import Experiment, configuration
-from orthoptim_experiments.harness.records import Run, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.records import Run
 from orthoptim_experiments.problems import EXPERIMENTS, datasets
-from orthoptim_experiments.problems.cnn.experiment import INIT_NAMES
+from orthoptim_experiments.problems.cnn.training import INIT_NAMES
 
 SCALES = ("tiny", "laptop", "paper")
 SIZES = (

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from orthoptim.tensors import full
-from orthoptim_experiments.harness.attachments import Exhibit
+from orthoptim_experiments.harness.attachments import Picture
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.methods import Options, Params
 from orthoptim_experiments.harness.panels import PAPER, Panel, Target
@@ -160,8 +160,8 @@ class Experiment(ABC):
         """What trials aim at, and are timed to: the gap at which they stop, unless told otherwise."""
         return Target("gap", config["tolerance"]) if "tolerance" in config else None
 
-    def exhibits(self, run: Run) -> Sequence[Exhibit]:
-        """Tables and images for the report page, beyond what it shows of every experiment."""
+    def attachments(self, run: Run) -> Sequence[Picture]:
+        """Images for the report page, beyond what it shows of every experiment."""
         return ()
 
 

@@ -22,7 +22,9 @@ from orthoptim_experiments.harness.clock import Clock
 from orthoptim_experiments.harness.environment import environment
 from orthoptim_experiments.harness.experiment import Config, Experiment, Outcome, Problem, run_id
 from orthoptim_experiments.harness.filenames import file_stem
-from orthoptim_experiments.harness.records import ResultsError, Run, RunFile, Trial, Unwritten, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.record_writer import DiscardingRunFile, RunFile
+from orthoptim_experiments.harness.records import ResultsError, Run, Trial
 from orthoptim_experiments.harness.trial_checkpoint import Checkpoint
 
 WARM_UP = 2
@@ -128,7 +130,7 @@ def run(job: Job, watcher: Watcher) -> Run:
     return complete
 
 
-def _open(path: Path, header: Mapping[str, Any]) -> RunFile | Unwritten:
+def _open(path: Path, header: Mapping[str, Any]) -> RunFile | DiscardingRunFile:
     """The file of the run, for the first of the ranks alone; all raise if it cannot be opened."""
     file, refusal = None, None
     if ranks.is_first():
@@ -138,7 +140,7 @@ def _open(path: Path, header: Mapping[str, Any]) -> RunFile | Unwritten:
             refusal = str(error)
     if refusal := ranks.of_first(refusal):
         raise ResultsError(refusal)
-    return file or Unwritten(path, header)
+    return file or DiscardingRunFile(path, header)
 
 
 def _is_done(trial: Trial | None, retry: bool) -> bool:
@@ -159,7 +161,13 @@ class _Attempt:
     """One trial, from its beginning or its checkpoint to its end."""
 
     def __init__(
-        self, job: Job, file: RunFile | Unwritten, watcher: Watcher, method: str, seed: int, former: Trial | None
+        self,
+        job: Job,
+        file: RunFile | DiscardingRunFile,
+        watcher: Watcher,
+        method: str,
+        seed: int,
+        former: Trial | None,
     ) -> None:
         self.job, self.file, self.watcher = job, file, watcher
         self.method, self.seed, self.former = method, seed, former

@@ -22,6 +22,10 @@ from orthoptim_experiments.harness.methods import Options
 _DIVERGED = 1e3
 
 
+FULL = 2000
+"""The n that the paper's hyperparameters were tuned at."""
+
+
 class MatrixProblem(Problem):
     """Minimise f over matrices X (p×n) with orthonormal rows.
 

@@ -26,6 +26,10 @@ MARKERS = {
 }
 """By plotly's names: in grey print, the marker tells a method."""
 
+_NAMES = [*MARKERS.values(), "diamond-tall"]
+MATPLOTLIB_MARKERS = dict(zip(_NAMES, "osD^vP*hXpH8><d", strict=True))
+GLYPHS = dict(zip(_NAMES, "●■◆▲▼✚★⬢✖⬟⬣⯃▶◀⬧", strict=True))
+
 _OTHERS = (("#DDCC77", "diamond-tall"), ("#117733", "square"), ("#AA4499", "triangle-up"), ("#661100", "circle"))
 
 

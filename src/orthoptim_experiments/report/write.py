@@ -6,7 +6,8 @@ from pathlib import Path
 
 from orthoptim.atomic import write
 from orthoptim_experiments.harness.filenames import refuse_link
-from orthoptim_experiments.harness.records import ResultsError, Run, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.records import ResultsError, Run
 from orthoptim_experiments.report.figures import save_figure
 from orthoptim_experiments.report.page import render
 from orthoptim_experiments.report.section import Section, distinct

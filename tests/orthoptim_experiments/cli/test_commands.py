@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands
-from orthoptim_experiments.harness.records import load
+from orthoptim_experiments.harness.record_reader import load
 from tests.orthoptim_experiments.helpers import same
 
 COMMAND = [sys.executable, "-m", "orthoptim_experiments.cli"]

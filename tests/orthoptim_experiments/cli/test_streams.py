@@ -65,7 +65,7 @@ def test_files_do_not_take_the_number_of_a_closed_stream(tmp_path):
     """Or what a library prints would be written into the results."""
     code = f"""
 import os
-from orthoptim_experiments.harness.records import RunFile
+from orthoptim_experiments.harness.record_writer import RunFile
 from orthoptim_experiments.cli.streams import patient_streams
 with patient_streams():
     header = dict(id="1", experiment="pca", config={{}}, environment={{}}, started="now")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands, torchrun
 from orthoptim_experiments.cli.run import SIZES, make_job
-from orthoptim_experiments.harness.records import load
+from orthoptim_experiments.harness.record_reader import load
 from tests.orthoptim_experiments.helpers import run_job, unlike
 from tests.orthoptim_experiments.together import together
 

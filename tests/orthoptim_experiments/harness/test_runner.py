@@ -7,7 +7,8 @@ import torch
 
 from orthoptim_experiments.harness import methods, runner
 from orthoptim_experiments.harness.experiment import configuration
-from orthoptim_experiments.harness.records import ResultsError, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.records import ResultsError
 from orthoptim_experiments.problems import EXPERIMENTS
 from tests.orthoptim_experiments.helpers import Quiet, Raising, same
 

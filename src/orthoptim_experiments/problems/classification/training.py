@@ -15,20 +15,9 @@ from orthoptim.views import matrix_shape
 from orthoptim_experiments.harness import ranks, sharding
 from orthoptim_experiments.harness.clock import synchronize
 from orthoptim_experiments.harness.experiment import Config, Outcome, Problem
-from orthoptim_experiments.problems.datasets import BatchLoader, Images, derive_seed, load, normalize
+from orthoptim_experiments.problems.datasets import BatchLoader, Images, derive_seed, normalize
 
 TEST_BATCH = 500
-
-
-def check_batch(config: Config) -> None:
-    """Load the images, and see that a batch can be taken from them.
-
-    Raises:
-        ValueError: if not, or if they are not there (:class:`DataError`).
-    """
-    count = len(load(config["dataset"]).train.first(config["train_images"]).labels)
-    if config["batch_size"] > count:
-        raise ValueError(f"a batch of {config['batch_size']} cannot be taken from {count} images")
 
 
 class Training(Problem):

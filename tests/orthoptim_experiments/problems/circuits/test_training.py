@@ -111,7 +111,7 @@ def test_training_lowers_bits_and_stays_normalised(tmp_path):
         assert math.isnan(trial.records["test_bpd"][0])
         assert trial.records["test_bpd"][-1] == pytest.approx(last, abs=0.3)
         assert trial.records["train_bpd"][-1] == pytest.approx(last, abs=0.6)
-    pictures = describe(found).exhibits
+    pictures = describe(found).attachments
     assert [picture.title for picture in pictures] == [
         "Samples, POGO",
         "In-paintings, POGO",
@@ -170,7 +170,7 @@ def test_a_diverged_training_draws_nothing(tmp_path):
     found = run(tmp_path, configured(overrides={"SLPG": {"lr": 1e4}}), ("SLPG",))
     assert found.trials[0].status == "diverged"
     assert found.trials[0].pictures == {}
-    assert describe(found).exhibits == []
+    assert describe(found).attachments == []
 
 
 def test_a_grid_shows_each_image_in_its_place():

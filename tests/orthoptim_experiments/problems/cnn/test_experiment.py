@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands
-from orthoptim_experiments.harness.records import load
+from orthoptim_experiments.harness.record_reader import load
 
 COMMAND = [sys.executable, "-m", "orthoptim_experiments.cli"]
 SMALL = ["--scale", "tiny", "--threads", "1", "--train-images", "200", "--batch-size", "50"]
