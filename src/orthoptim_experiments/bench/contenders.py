@@ -1,4 +1,4 @@
-"""Who steps: ours, the peers that are installed, unconstrained optimizers, and the limit the hardware sets."""
+"""The optimizers that are compared: ours, installed peers, unconstrained ones, and bare matrix products."""
 
 import importlib.util
 from collections.abc import Callable

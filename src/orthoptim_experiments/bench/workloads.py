@@ -1,4 +1,4 @@
-"""What is stepped: the shapes of the paper's experiments, with gradients that have a tangent and a normal part."""
+"""Workloads: the shapes of the paper's experiments, with gradients that have a tangent and a normal part."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

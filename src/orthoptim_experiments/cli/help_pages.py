@@ -115,9 +115,9 @@ def _options_table(method: Method) -> Table:
 
 def _argument_docs(method: Method) -> dict[str, str]:
     """What the docstring says of each argument; a reference to POGO's is followed."""
-    found = _arguments(inspect.getdoc(method.make) or "")
+    documented = _arguments(inspect.getdoc(method.make) or "")
     shared = _arguments(inspect.getdoc(oo.POGO) or "")
-    return {name: shared.get(name, text) if text == "see POGO." else text for name, text in found.items()}
+    return {name: shared.get(name, text) if text == "see POGO." else text for name, text in documented.items()}
 
 
 def _arguments(doc: str) -> dict[str, str]:

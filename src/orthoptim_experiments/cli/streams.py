@@ -1,4 +1,4 @@
-"""Standard streams as a command finds them: closed, full, or without letters for what is written to them."""
+"""Standard streams that are closed, full, or of an encoding that lacks the characters written to them."""
 
 import contextlib
 import errno

@@ -45,10 +45,10 @@ def verdicts(findings: Sequence[tuple[Claim, Verdict]]) -> Table:
     """What is claimed and what was measured, for the claims that could be judged."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    for claim, (found, measured) in findings:
-        if found != "not measured":
-            style = "green" if found == "confirmed" else "yellow"
-            table.add_row(Text(found, style), Text.assemble(claim.says, "\n", (measured, "dim")))
+    for claim, (result, measured) in findings:
+        if result != "not measured":
+            style = "green" if result == "confirmed" else "yellow"
+            table.add_row(Text(result, style), Text.assemble(claim.says, "\n", (measured, "dim")))
     return table
 
 

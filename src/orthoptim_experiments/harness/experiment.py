@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 def left_manifold(optimizer: torch.optim.Optimizer, step: int) -> Outcome | None:
-    """Nobody writes to the parameters of a trial: what had to be rescued had left the manifold by its own steps."""
+    """Diverged, if a matrix had to be rescued: nobody writes to parameters, so its own steps left the manifold."""
     rescued = sum(int(full(state["rescued"]).sum()) for state in optimizer.state.values() if "rescued" in state)
     if rescued == 0:
         return None

@@ -32,12 +32,12 @@ def load(path: str | os.PathLike[str]) -> Run:
     try:
         with open_regular(path) as file:
             for line in _lines(file):
-                reader.take(line)
+                reader.read_line(line)
     except OSError as error:
         raise ResultsError(one_line(f"cannot read {path}: {error.strerror}")) from None
     if reader.run is None:
         raise ResultsError(one_line(f"{path} holds no run: it is empty"))
-    return reader.finished(reader.run)
+    return reader.finish(reader.run)
 
 
 class _Line(NamedTuple):
@@ -85,7 +85,7 @@ def is_whole(line: bytes) -> bool:
 
 
 class _Reader:
-    """Builds a Run line by line."""
+    """Builds a Run, line by line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,64 +94,64 @@ class _Reader:
         self._methods: set[str] = set()
         self._columns: set[str] = set()
         self._number = 0
-        self._untold = 0
+        self._more_defects = 0
 
-    def take(self, line: _Line) -> None:
+    def read_line(self, line: _Line) -> None:
         self._number = line.number
         if not line.ended and not is_whole(line.data):
             torn = f"the last line is torn ({line.size} bytes)"
             if self.run is None:
-                raise ResultsError(self._at(f"{torn}, and there is no other: it holds no run"))
-            self.run.notice = self._at(f"{torn} and left out")
+                raise ResultsError(self._locate(f"{torn}, and there is no other: it holds no run"))
+            self.run.notice = self._locate(f"{torn} and left out")
             return
         try:
             if line.size >= fields.LONGEST_LINE:
                 raise DefectError(f"the line has {line.size} bytes, more than {fields.LONGEST_LINE}")
             if self.run is None:
-                self._begin(line.data)
+                self._read_header(line.data)
             else:
-                self._take(fields.parse(line.data), self.run)
+                self._read_entry(fields.parse(line.data), self.run)
         except DefectError as defect:
             if self.run is None:
-                raise ResultsError(self._at(f"{defect}; it holds no run")) from None
-            self._tell(str(defect))
+                raise ResultsError(self._locate(f"{defect}; it holds no run")) from None
+            self._add_defect(str(defect))
 
-    def finished(self, run: Run) -> Run:
-        """The run, with all there is to tell."""
-        if self._untold:
-            run.defects.append(one_line(f"{self.path}: {self._untold} more defects"))
+    def finish(self, run: Run) -> Run:
+        """The run, once all lines are read."""
+        if self._more_defects:
+            run.defects.append(one_line(f"{self.path}: {self._more_defects} more defects"))
         return run
 
-    def _at(self, what: str) -> str:
+    def _locate(self, what: str) -> str:
         return one_line(f"{self.path}:{self._number}: {what}")
 
-    def _tell(self, what: str) -> None:
+    def _add_defect(self, what: str) -> None:
         if self.run is not None and len(self.run.defects) < MOST_DEFECTS:
-            self.run.defects.append(self._at(what))
+            self.run.defects.append(self._locate(what))
         else:
-            self._untold += 1
+            self._more_defects += 1
 
-    def _begin(self, line: bytes) -> None:
+    def _read_header(self, line: bytes) -> None:
         if line.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise DefectError("the file is UTF-16, not UTF-8")
         entry = fields.parse(line)
         if entry.get("kind") != "run":
             raise DefectError("the first line must be of kind 'run'")
-        names = (fields.of(entry, field, fields.name) for field in ("id", "experiment", "started"))
+        names = (fields.required(entry, field, fields.name) for field in ("id", "experiment", "started"))
         identity, experiment, started = names
         self.run = Run(self.path, identity, experiment, {}, {}, started)
-        self.run.config = fields.table(entry, "config", self._tell, fields.CONFIG)
-        self.run.environment = fields.table(entry, "environment", self._tell)
+        self.run.config = fields.table(entry, "config", self._add_defect, fields.CONFIG)
+        self.run.environment = fields.table(entry, "environment", self._add_defect)
 
-    def _take(self, entry: dict[str, Any], run: Run) -> None:
-        kind = fields.of(entry, "kind", fields.name)
+    def _read_entry(self, entry: dict[str, Any], run: Run) -> None:
+        kind = fields.required(entry, "kind", fields.name)
         if kind not in ("trial", "record", "picture", "resume", "end"):
             raise DefectError(
                 "only the first line may be of kind 'run'" if kind == "run" else f"unknown kind {excerpt(kind)}"
             )
         key = (
-            fields.of(entry, "method", fields.name),
-            fields.of(entry, "seed", fields.count),
+            fields.required(entry, "method", fields.name),
+            fields.required(entry, "seed", fields.count),
         )
         if kind == "trial":
             self._begin_trial(key, entry, run)
@@ -162,9 +162,9 @@ class _Reader:
         if kind == "record":
             self._record(trial, entry)
         elif kind == "picture":
-            trial.pictures[fields.of(entry, "name", fields.name)] = fields.of(entry, "png", fields.png)
+            trial.pictures[fields.required(entry, "name", fields.name)] = fields.required(entry, "png", fields.png)
         elif kind == "resume":
-            trial.truncate(fields.of(entry, "step", fields.count))
+            trial.truncate(fields.required(entry, "step", fields.count))
         else:
             self._end(trial, entry)
 
@@ -175,15 +175,15 @@ class _Reader:
             raise DefectError(f"more than {MOST_TRIALS} trials")
         elif key[0] not in self._methods and len(self._methods) >= MOST_METHODS:
             raise DefectError(f"more than {MOST_METHODS} methods")
-        options = fields.table(entry, "options", self._tell)
-        trial = Trial(*key, options, fields.table(entry, "environment", self._tell))
+        options = fields.table(entry, "options", self._add_defect)
+        trial = Trial(*key, options, fields.table(entry, "environment", self._add_defect))
         self._trials[key] = trial
         self._methods.add(trial.method)
         run.trials.append(trial)
 
     def _record(self, trial: Trial, entry: dict[str, Any]) -> None:
-        step = fields.of(entry, "step", fields.count)
-        time = fields.of(entry, "time", fields.duration)
+        step = fields.required(entry, "step", fields.count)
+        time = fields.required(entry, "time", fields.duration)
         if len(trial) and step <= trial.records["step"][-1]:
             raise DefectError(f"step {step} does not come after step {trial.records['step'][-1]}")
         if len(trial) and time < trial.records["time"][-1]:
@@ -200,7 +200,7 @@ class _Reader:
 
     @staticmethod
     def _end(trial: Trial, entry: dict[str, Any]) -> None:
-        status = fields.of(entry, "status", fields.name)
+        status = fields.required(entry, "status", fields.name)
         if status not in STATUSES:
             raise DefectError(f"unknown status {excerpt(status)}")
         message, digest = (fields.text(entry.get(field), field) for field in ("message", "digest"))

@@ -20,7 +20,7 @@ from orthoptim_experiments.harness.text import one_line
 
 
 class RunFile:
-    """The writer of one run: appends whole lines, and lets no other process do so at the same time.
+    """The writer of one run: appends whole lines, and locks the file against other writers.
 
     A line that cannot be written whole (a full disk) is taken back and raises ResultsError. A torn last line is put
     aside, into a file of the same name with ``.torn`` at its end. A file with defects is refused, and left as it is.
@@ -43,7 +43,7 @@ class RunFile:
             raise ResultsError(one_line(f"cannot write {self.path}: {error.strerror}")) from None
         try:
             self._lock()
-            self._mend(header)
+            self._repair(header)
         except BaseException:
             self.close()
             raise
@@ -95,7 +95,7 @@ class RunFile:
         except BlockingIOError:
             raise ResultsError(f"{self.path} is being written by another process; wait for it to end") from None
 
-    def _mend(self, header: Mapping[str, Any]) -> None:
+    def _repair(self, header: Mapping[str, Any]) -> None:
         """End the last line or put it aside if it is torn, write the first one if there is none, and read the rest."""
         with open_regular(self.path) as file:
             data = file.read()
@@ -146,7 +146,7 @@ def _open_to_append(path: Path) -> int:
 
 
 class DiscardingRunFile:
-    """What takes the place of a :class:`RunFile` where another process writes it: it holds nothing and keeps nothing.
+    """A :class:`RunFile` that writes nothing, for the ranks whose first rank writes.
 
     Args:
         path: of the file.

@@ -16,7 +16,7 @@ from orthoptim_experiments.harness import ranks
 
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module] = (), methods: Iterable[str] = ()) -> None:
-    """Split all parameters among the ranks. They must be the same on all, see :func:`ranks.start_alike`.
+    """Split all parameters among the ranks. They must be the same on all, see :func:`ranks.broadcast_parameters`.
 
     Args:
         model: with parameters of one dtype outside the blocks.

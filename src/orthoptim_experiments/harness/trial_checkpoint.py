@@ -1,4 +1,4 @@
-"""Checkpoints of half-done trials: written whole or not at all, and gone when the trial ends."""
+"""Checkpoints of unfinished trials: written atomically, deleted when the trial ends."""
 
 import glob
 import io
@@ -14,7 +14,7 @@ from orthoptim_experiments.harness.records import ResultsError
 
 
 class Checkpoint:
-    """The last resting place of one trial.
+    """On-disk checkpoint of one trial.
 
     Args:
         path: its file.

@@ -18,7 +18,7 @@ from orthoptim_experiments.harness.experiment import (
 )
 from orthoptim_experiments.harness.methods import Options
 
-# Values this many times those of the start and the optimum are on no way to it.
+# A loss this many times that of the start or of the optimum has diverged.
 _DIVERGED = 1e3
 
 

@@ -1,4 +1,4 @@
-"""What is stepped: transformers whose attention and MLP matrices are all made orthogonal, cut between ranks."""
+"""The models of the study: transformers whose attention and MLP matrices are all orthogonal, sharded over ranks."""
 
 from functools import cache
 from typing import NamedTuple
@@ -90,8 +90,8 @@ class Case(NamedTuple):
         """
         dim = self.dim(shape)
         chunk = -(-shape[dim] // self.world)
-        mine = min(chunk, max(0, shape[dim] - rank * chunk))
-        return (*shape[:dim], mine, *shape[dim + 1 :])
+        local_size = min(chunk, max(0, shape[dim] - rank * chunk))
+        return (*shape[:dim], local_size, *shape[dim + 1 :])
 
     def held(self, rank: int) -> int:
         """The entries on a rank."""

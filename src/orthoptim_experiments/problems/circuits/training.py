@@ -54,7 +54,7 @@ class CircuitTraining(Problem):
         data = load(config["dataset"])
         train, validation = split(data.train.first(config["train_images"]), seed)
         size = config["batch_size"]
-        part = ranks.part(size)
+        part = ranks.local_slice(size)
         self.loader = BatchLoader(train.to(self.device), size, data.mean, data.std, seed=seed, part=part)
         self.validation = validation.to(self.device).pixels
         self.test = data.test.first(config["test_images"]).to(self.device).pixels
@@ -63,7 +63,7 @@ class CircuitTraining(Problem):
         dtype = COMPLEX[config["dtype"]]
         self._sizes = (height, width, config["units"], config["states"])
         self.model = SquaredUnitaryCircuit(*self._sizes, dtype=dtype, generator=draws).to(self.device)
-        ranks.start_alike(self.model)
+        ranks.broadcast_parameters(self.model)
         if config.get("sharded"):
             sharding.shard(self.model, methods=["log_partition"])  # all complex: one group
         # bits per dimension are nats per image over this
@@ -153,15 +153,15 @@ class CircuitTraining(Problem):
     def bpd(self, images: Tensor) -> float:
         """Bits per dimension of images."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for own in ranks.batches(len(images), EVALUATION_BATCH):
-            total += self.model(images[own]).double().sum()
-        return (self.log_z() - ranks.total(total).item() / len(images)) / self.nats
+        for batch in ranks.local_batches(len(images), EVALUATION_BATCH):
+            total += self.model(images[batch]).double().sum()
+        return (self.log_z() - ranks.all_reduce_sum(total).item() / len(images)) / self.nats
 
     def distances(self) -> Tensor:
         """‖XXᴴ − I‖_F of every matrix; computed once for a step."""
         if self._measured[0] != self.step:
-            found = torch.cat([full(oo.distance(each, side="rows")).flatten() for each in self.parameters()])
-            self._measured = (self.step, found)
+            distances = [full(oo.distance(param, side="rows")).flatten() for param in self.parameters()]
+            self._measured = (self.step, torch.cat(distances))
         return self._measured[1]
 
     def validation_bpd(self) -> float:

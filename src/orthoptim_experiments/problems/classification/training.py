@@ -70,8 +70,8 @@ class Training(Problem):
         """See :meth:`Problem.begin`."""
         super().begin(optimizer)
         self.optimizers = [optimizer, self.others]
-        for each in self.optimizers:
-            for group in each.param_groups:
+        for member in self.optimizers:
+            for group in member.param_groups:
                 group["initial_lr"] = group["lr"]
 
     # What a network adds
@@ -143,14 +143,16 @@ class Training(Problem):
         """Accuracy and cross-entropy, on the test images, of a function from normalised images to logits."""
         self.model.eval()
         correct, loss = torch.zeros(2, dtype=self.dtype, device=self.device)
-        for own in ranks.batches(len(self.test.labels), TEST_BATCH):
-            pixels, labels = self.test.pixels[own], self.test.labels[own]
+        for batch in ranks.local_batches(len(self.test.labels), TEST_BATCH):
+            pixels, labels = self.test.pixels[batch], self.test.labels[batch]
             with self._autocast():
                 images = normalize(pixels, self.loader.mean, self.loader.std).to(self.dtype)
                 logits = predict(images).to(self.dtype)  # 16 bits, if mixed
             correct += (logits.argmax(1) == labels).sum()
             loss += functional.cross_entropy(logits, labels, reduction="sum")
-        accuracy, mean_loss = (ranks.total(torch.stack((correct, loss))).double() / len(self.test.labels)).tolist()
+        accuracy, mean_loss = (
+            ranks.all_reduce_sum(torch.stack((correct, loss))).double() / len(self.test.labels)
+        ).tolist()
         return accuracy, mean_loss
 
     def state_dict(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class CnnTraining(Training):
         data, device, batch_size = load(config["dataset"]), config["device"], config["batch_size"]
         train, test = data.train.first(config["train_images"]), data.test.first(config["test_images"])
         augmented: dict[str, Any] = {"alternate_flips": True, "pad": 2, "seed": seed}
-        part = ranks.part(batch_size)
+        part = ranks.local_slice(batch_size)
         loader = BatchLoader(train.to(device), batch_size, data.mean, data.std, **augmented, part=part)
         model = make_model(tuple(config["widths"]), seed).to(DTYPES[config["dtype"]])
         model.whiten_by_(normalize(train.pixels[:WHITENING_IMAGES], data.mean, data.std))
@@ -60,7 +60,7 @@ class CnnTraining(Training):
             start: Init = INITS[view] if config["init"] == "auto" else config["init"]
             oo.orthogonalize_(model, {CONVOLUTIONS: view}, init=start, generator=generator(seed, "orthogonal"))
         model.to(device)
-        ranks.start_alike(model)
+        ranks.broadcast_parameters(model)
         if config.get("sharded"):
             sharding.shard(model, blocks=[*model.groups.children()][:-1])  # the last, a pooling, has no parameters
         others = _others(model, batch_size)
