@@ -15,13 +15,6 @@ from tests.orthoptim_experiments.helpers import Quiet, Raising, same
 PCA = EXPERIMENTS["pca"]
 
 
-@pytest.fixture(autouse=True)
-def _threads():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 def job(out, names=("POGO", "RGD"), seeds=(0,), overrides=None, experiment=PCA, **options):
     config = configuration(experiment, "tiny", overrides=overrides)
     return runner.Job(experiment, config, names, seeds, out, **options)

@@ -19,6 +19,8 @@ from orthoptim_experiments.report import Section, write_report
 from tests.orthoptim_experiments import browser
 from tests.orthoptim_experiments.synthetic import run_lines, write_run
 
+pytestmark = pytest.mark.browser
+
 ARTEFACTS = Path(__file__).parents[2] / "artefacts"
 """Screenshots are kept here."""
 

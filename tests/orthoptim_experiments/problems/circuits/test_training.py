@@ -26,13 +26,6 @@ MEASURED_ANEW = ("time", "processor_time", "memory")
 SMALL = {"train_images": 80, "test_images": 30, "batch_size": 25, "epochs": 2.0}  # 3 steps an epoch
 
 
-@pytest.fixture(autouse=True)
-def _threads():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 def configured(overrides=None, **sizes):
     return configuration(CIRCUITS, "tiny", sizes=SMALL | sizes, overrides=overrides)
 
