@@ -20,7 +20,7 @@ def packed(content: dict[str, bytes] = CONTENT) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, data in content.items():
-            member = tarfile.TarInfo(f"folder/{name}")
+            member = tarfile.TarInfo(f"toy-files/{name}")
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     return buffer.getvalue()

@@ -114,9 +114,10 @@ def _download(source: Source, folder: Path, url: str, retries: int, progress: An
     pooch.get_logger().setLevel("WARNING")  # pooch reports each download on a logger of its own
     registry = pooch.create(folder / "archives", url, registry=source.archives, retry_if_failed=retries)
     downloader = pooch.HTTPDownloader(progressbar=progress, chunk_size=1 << 16)
+    members = [f"{source.folder}/{name}" for name in source.files]
     paths: list[Path] = []
     for name in source.archives:
-        unpack = pooch.Untar() if name.endswith(".tar.gz") else None
+        unpack = pooch.Untar(members) if name.endswith(".tar.gz") else None
         try:
             fetched = registry.fetch(name, processor=unpack, downloader=downloader)
         except requests.HTTPError as error:
@@ -133,6 +134,5 @@ def _download(source: Source, folder: Path, url: str, retries: int, progress: An
                 f"{url}{name} is not the published file: its SHA-256 differs; nothing was kept; "
                 "try again or name another address with --mirror"
             ) from None
-        members = map(Path, [fetched] if unpack is None else fetched)
-        paths += [path for path in members if path.name.removesuffix(".gz") in source.files]
+        paths += map(Path, [fetched] if unpack is None else fetched)
     return paths

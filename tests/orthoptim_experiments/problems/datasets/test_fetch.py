@@ -20,7 +20,7 @@ def failing(source, directory, **options):
 
 
 def test_an_archive_is_unpacked_and_not_kept(tmp_path):
-    archive = packed()
+    archive = packed({**CONTENT, "readme.html": b"no part of the data", "../escaped": b"no part of the folder"})
     with serving({"toy.tar.gz": archive}) as url:
         assert fetch(tar_source(archive), tmp_path / "new", mirror=url)
     folder = tmp_path / "new" / "toy-files"
