@@ -29,7 +29,7 @@ class Workload(NamedTuple):
         return params
 
     def nbytes(self) -> int:
-        """Of the parameters."""
+        """The bytes of the parameters."""
         return sum(torch.Size(shape).numel() for shape in self.shapes) * self.dtype.itemsize
 
 

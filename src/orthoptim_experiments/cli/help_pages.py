@@ -1,4 +1,4 @@
-"""What the help pages say."""
+"""The texts of help pages."""
 
 import inspect
 import re
@@ -63,7 +63,7 @@ Options are set in experiments with --set METHOD.OPTION=VALUE. Those of the base
 
 
 def of(experiment: Experiment) -> str:
-    """What an experiment is, its scales, variants and methods."""
+    """The description of an experiment, with its scales, variants and methods."""
     options = experiment.methods(configuration(experiment, "paper"))
     lists = {
         "Scales": {name: f"{scale.summary}; {scale.seeds} seeds" for name, scale in experiment.scales.items()},
@@ -114,7 +114,7 @@ def _options_table(method: Method) -> Table:
 
 
 def _argument_docs(method: Method) -> dict[str, str]:
-    """What the docstring says of each argument; a reference to POGO's is followed."""
+    """The docstring's text on each argument; where it refers to POGO, that of POGO."""
     documented = _arguments(inspect.getdoc(method.make) or "")
     shared = _arguments(inspect.getdoc(oo.POGO) or "")
     return {name: shared.get(name, text) if text == "see POGO." else text for name, text in documented.items()}

@@ -1,4 +1,4 @@
-"""How a run is watched: live in a terminal, in plain lines elsewhere."""
+"""The progress of a run: live in a terminal, in plain lines elsewhere."""
 
 import sys
 import time

@@ -159,7 +159,7 @@ def run(
 
 
 def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
-    """What the options of the command ask for.
+    """The run that the options of the command describe.
 
     Raises:
         ValueError: in one line, if it cannot be had.

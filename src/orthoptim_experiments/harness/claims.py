@@ -1,4 +1,4 @@
-"""What the paper says, put so that data can confirm or refute it."""
+"""Claims of the paper, stated so that data can confirm or refute them."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ from orthoptim_experiments.harness.records import Run, Trial
 
 
 class Verdict(NamedTuple):
-    """What the data say to a claim: the verdict, and the figures it rests on, in words."""
+    """The verdict on a claim, and the measured figures it rests on, in words."""
 
     verdict: Literal["confirmed", "refuted", "not measured"]
     measured: str
@@ -79,7 +79,7 @@ def steps_to(run: Run, method: str) -> float:
 
 
 def statuses(run: Run, method: str) -> list[str]:
-    """How the finished trials of a method ended."""
+    """The statuses of the finished trials of a method."""
     return [str(trial.status) for trial in _finished(run, method)]
 
 
@@ -94,7 +94,7 @@ def growth(run: Run, method: str) -> list[float]:
 
 
 def seconds(value: float) -> str:
-    """For people.
+    """A time, formatted.
 
     Example:
         >>> seconds(1.25), seconds(math.inf)

@@ -22,7 +22,7 @@ from orthoptim_experiments.harness.panels import PAPER, Panel, Target
 from orthoptim_experiments.harness.records import Run, Status
 
 Config = dict[str, Any]
-"""All that determines the results of an experiment, but method and seed: plain values."""
+"""Plain values that determine the results of an experiment, except method and seed."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -45,7 +45,7 @@ def left_manifold(optimizer: torch.optim.Optimizer, step: int) -> Outcome | None
 
 
 class Problem(ABC):
-    """What one optimizer has to solve, and how far it is.
+    """A problem for one optimizer, with its progress.
 
     Attributes:
         step: how often it has advanced.
@@ -58,7 +58,7 @@ class Problem(ABC):
 
     @abstractmethod
     def parameters(self) -> Params:
-        """What the optimizer is given: parameters, or param groups."""
+        """The parameters or param groups of the optimizer."""
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the optimizer; the clock does not run yet."""
@@ -86,7 +86,7 @@ class Problem(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All it takes to go on as if never stopped, as tensors and plain values."""
+        """The state that an exact resumption needs, as tensors and plain values."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -95,10 +95,10 @@ class Problem(ABC):
 
 @dataclass(frozen=True)
 class Scale:
-    """How large an experiment is run.
+    """The size of an experiment.
 
     Attributes:
-        summary: one line for the manual.
+        summary: one line for the help.
         seeds: how many.
         sizes: what goes into the configuration.
     """
@@ -114,7 +114,7 @@ class Experiment(ABC):
     Attributes:
         name: in commands and file names.
         title: of the page.
-        about: the manual, as paragraphs.
+        about: a description, as paragraphs.
         scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
         variants: by name, with one line each; the first is the default.
         parallel: whether several processes can train together, each on its part of a batch of ``batch_size`` examples.
@@ -157,7 +157,7 @@ class Experiment(ABC):
         return nullcontext()
 
     def target(self, config: Config) -> Target | None:
-        """What trials aim at, and are timed to: the gap at which they stop, unless told otherwise."""
+        """The value that trials are timed to: by default the gap at which they stop."""
         return Target("gap", config["tolerance"]) if "tolerance" in config else None
 
     def attachments(self, run: Run) -> Sequence[Picture]:
@@ -178,9 +178,9 @@ def configuration(
     sizes: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Options] | None = None,
 ) -> Config:
-    """What is run, but for methods and seeds; ``sizes`` replace those of the scale, ``overrides`` hyperparameters.
+    """The configuration of a run; ``sizes`` replace those of the scale, ``overrides`` hyperparameters.
 
-    One process is no part of a configuration; ``nproc`` of them are: their sums are rounded otherwise.
+    ``nproc`` is part of it only if there are several processes, whose sums round differently.
     """
     config: Config = {"experiment": experiment.name, "scale": scale, **experiment.scales[scale].sizes, **(sizes or {})}
     if experiment.variants:

@@ -18,13 +18,13 @@ LONGEST_LINE = 8 << 20
 LONGEST_NAME = 200
 LONGEST_TEXT = 10_000
 DEEPEST = 8
-"""How deep values may be nested in one another, the line itself counted."""
+"""The deepest nesting of values, the line itself included."""
 
 MOST_VALUES = 1000
-"""Of a table, or of one value in it."""
+"""The most values in a table, or nested in one of its values."""
 
 LARGEST_COUNT = 1 << 53
-"""Of steps: what a double counts exactly."""
+"""The largest number of steps: doubles are exact up to it."""
 
 LONGEST_TIME = 1e10
 """Seconds: three centuries."""
@@ -38,7 +38,7 @@ Check = Callable[[object, str], Any]
 
 
 class DefectError(ValueError):
-    """What is wrong with a line or a field, in a few words."""
+    """A defect of a line or a field, in a few words."""
 
 
 def parse(line: bytes) -> dict[str, Any]:
@@ -196,7 +196,7 @@ CONFIG: dict[str, Check] = {
     **dict.fromkeys(("p", "n", "units", "budget", "stride", "threads", "nproc"), count),
     **dict.fromkeys(("experiment", "scale", "variant", "dtype", "device", "dataset"), name),
 }
-"""What figures, tables and claims compute with; everything else in a configuration is only shown."""
+"""Checks of the settings that figures, tables and claims compute with; all others are only displayed."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

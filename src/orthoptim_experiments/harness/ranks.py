@@ -44,17 +44,17 @@ def join(device: torch.device, **options: Any) -> None:
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """The number of processes."""
     return dist.get_world_size() if _joined() else 1
 
 
 def rank() -> int:
-    """Which of them this is; the first is 0."""
+    """The index of this process; the first is 0."""
     return dist.get_rank() if _joined() else 0
 
 
 def is_first() -> bool:
-    """Whether this is the rank that writes results and shows how the run goes on."""
+    """Whether this is the rank that writes results and prints progress."""
     return rank() == 0
 
 
@@ -140,7 +140,7 @@ def broadcast_parameters(module: nn.Module) -> None:
 
 
 def all_equal(text: str) -> bool:
-    """Whether all ranks give the same text."""
+    """Whether all ranks pass the same text."""
     if world_size() == 1:
         return True
     texts: list[str | None] = [None] * world_size()

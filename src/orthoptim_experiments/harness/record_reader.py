@@ -15,14 +15,14 @@ from orthoptim_experiments.harness.text import excerpt, one_line
 MOST_TRIALS = 10_000
 MOST_METHODS = 200
 MOST_COLUMNS = 60
-"""Of one run: far more than an experiment has, few enough to be drawn and shown."""
+"""The limits of one run: far more than an experiment has, few enough to draw."""
 
 MOST_DEFECTS = 50
-"""Told of one by one; further ones are counted."""
+"""The most defects that are listed; further ones are counted."""
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Read a run. What is wrong in the file is left out and told of by the run's ``defects`` and ``notice``.
+    """Read a run. What is wrong in the file is left out and listed in the run's ``defects`` and ``notice``.
 
     Raises:
         ResultsError: if the file cannot be read or is no run: its first line does not say what was run.
@@ -76,7 +76,7 @@ def check_regular(handle: int) -> None:
 
 
 def is_whole(line: bytes) -> bool:
-    """Whether a line that does not end in a line feed lacks nothing else: no beginning of a JSON object is one."""
+    """Whether a line without a line feed is a complete JSON object: no proper prefix of an object is one."""
     try:
         fields.parse(line)
     except DefectError:

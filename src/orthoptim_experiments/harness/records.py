@@ -75,7 +75,7 @@ class Trial:
 
 @dataclass
 class Run:
-    """What one file holds.
+    """The records of one file.
 
     Attributes:
         path: the file.

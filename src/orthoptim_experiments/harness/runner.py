@@ -61,7 +61,7 @@ class Interrupted(Exception):  # noqa: N818  (not an error)
 
 @dataclass(frozen=True)
 class Job:
-    """What to run.
+    """A run: an experiment, its configuration, methods and seeds.
 
     Attributes:
         experiment: the experiment.
@@ -291,12 +291,12 @@ def _warm_up(job: Job, method: str, seed: int) -> None:
 
 
 def _as_read(options: Mapping[str, Any]) -> dict[str, Any]:
-    """As the options come back from a file: with lists for tuples."""
+    """The options as they are read from a file: tuples become lists."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
 
 
 def _one_line(error: Exception) -> str:
-    """What went wrong, and where: the last line of ours or of a library in its traceback."""
+    """The error in one line, with file and line of its last frame."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())[:LONGEST_MESSAGE] or "no message"

@@ -34,7 +34,7 @@ class Checkpoint:
             raise ResultsError(f"cannot write {self.path}: {error.strerror}; earlier results are kept") from None
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved; None if nothing was, or if it cannot be read: the trial then begins anew."""
+        """The saved state; None if there is none that can be read: the trial then begins anew."""
         try:
             state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
         except Exception:  # torch raises all kinds of errors for a file that is not its own

@@ -24,7 +24,7 @@ from orthoptim_experiments.report.styles import GLYPHS, style_of
 from orthoptim_experiments.report.tables import REFERENCE, Summary, summarise
 
 AXES = ("time", "step")
-"""What a chart can be against."""
+"""The horizontal axes of a chart."""
 
 _MARKS = {"converged": "✓", "budget": "◦", "timeout": "◔", "diverged": "✕", "failed": "!", "unfinished": "…"}
 

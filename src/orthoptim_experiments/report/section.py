@@ -1,4 +1,4 @@
-"""What the report shows of one run: the experiment knows, if it is known here."""
+"""The section of the report on one run, as its experiment describes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +75,7 @@ def describe(run: Run) -> Section:
 
 
 def judge(claim: Claim, run: Run) -> Verdict:
-    """What the data say to a claim; what is there of a run that was interrupted may not do."""
+    """The verdict on a claim; "not measured" where an interrupted run has too few data."""
     try:
         return claim.judge(run)
     except (LookupError, ValueError, ArithmeticError) as error:

@@ -1,4 +1,4 @@
-"""How a method is drawn, in every figure and on every page: label, colour and dashes, and a marker for grey print."""
+"""The style of each method in figures and on pages: label, colour, dashes, and a marker for grey print."""
 
 import math
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Style:
 
 
 def _luminance(parts: list[float]) -> float:
-    """As the accessibility guidelines (WCAG 2) define it, to a hair."""
+    """The relative luminance of the accessibility guidelines (WCAG 2), with a simple gamma."""
     weights = (0.2126, 0.7152, 0.0722)
     return sum((weight * math.pow(part, 2.2) for weight, part in zip(weights, parts, strict=True)), 0.0)
 

@@ -1,4 +1,4 @@
-"""What came of a run, method by method: the numbers of the report's table."""
+"""The results of a run by method: the numbers of the report's table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class SpeedUp:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of one method.
+    """The results of one method.
 
     Attributes:
         method: Its name.

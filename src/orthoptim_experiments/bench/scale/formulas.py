@@ -63,7 +63,7 @@ def expected(contender: Contender, case: Case, rank: int) -> tuple[float, float]
     held = sum(numel(case.local(shape, rank)) for shape in shapes)
     to_owners = by_owners(sum(contender.owned), held, contender.owned[rank], contender.out, contender.back)
     # of what is exchanged, each rank owns some of the columns
-    total, held = (sum(map(numel, some)) for some in (exchanged, [case.local(shape, rank) for shape in exchanged]))
+    total, held = (sum(map(numel, shapes)) for shapes in (exchanged, [case.local(shape, rank) for shape in exchanged]))
     to_columns = by_owners(total, held, total / case.world, contender.out, contender.back)
     sums = by_sums(contender.plan, case.world)
     return to_owners[0] + to_columns[0] + sums, to_owners[1] + to_columns[1] + sums

@@ -82,7 +82,7 @@ class Case(NamedTuple):
         return 0 if self.placement == "first dim" else _long_dim(shape, self.world)
 
     def local(self, shape: Shape, rank: int) -> Shape:
-        """What a rank holds of a weight, as :func:`torch.chunk` cuts: the last ranks may hold less, or nothing.
+        """The shape of a rank's shard of a weight, as :func:`torch.chunk` cuts: the last may be smaller, or empty.
 
         Example:
             >>> [Case([], 1, "first dim", 4).local((5, 8), rank) for rank in range(4)]
@@ -98,7 +98,7 @@ class Case(NamedTuple):
         return self.layers * sum(numel(self.local(shape, rank)) for shape in self.layer)
 
     def cuts_short(self, shape: Shape) -> bool:
-        """Whether it is the shorter side of a matrix that is cut."""
+        """Whether the shorter side of the matrix is sharded."""
         return shape[self.dim(shape)] == min(shape[-2:])
 
     def cut(self) -> list[Shape]:

@@ -65,12 +65,12 @@ class Row(NamedTuple):
     mean: float
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The row as plain values for JSON."""
         return {**self._asdict(), "busiest": self.busiest._asdict()}
 
 
 def check(models: Sequence[str], worlds: Sequence[int]) -> None:
-    """Whether there is something to study.
+    """Check the names of models and the sizes of worlds.
 
     Raises:
         ValueError: for a model there is none of, or a world of fewer than two ranks.

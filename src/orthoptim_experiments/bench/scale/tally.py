@@ -134,5 +134,5 @@ def _group(boxed: Any) -> dist.ProcessGroup:
 
 
 def nbytes(tensors: Iterator[Tensor]) -> int:
-    """Of what this rank holds of tensors."""
+    """The bytes of the local parts of tensors."""
     return sum((tensor.to_local() if isinstance(tensor, DTensor) else tensor).nbytes for tensor in tensors)

@@ -23,7 +23,7 @@ from orthoptim_experiments.problems.circuits.schedule import Schedule
 from orthoptim_experiments.problems.datasets import BatchLoader, Images, generator, load
 
 VALIDATION = 0.05
-"""Of the training images."""
+"""The share of the training images that is held out."""
 
 EVALUATION_BATCH = 500
 
@@ -101,11 +101,11 @@ class CircuitTraining(Problem):
         self._sum, self._batches = self._sum + self._last_loss, self._batches + 1
 
     def due(self) -> bool:
-        """So many times an epoch, at its end among them."""
+        """Several times an epoch, and at its end."""
         return self.step % self.loader.steps_per_epoch % self.stride == 0
 
     def outcome(self) -> Outcome | None:
-        """See :meth:`Problem.outcome`; at the end of an epoch, the schedule is told of it."""
+        """See :meth:`Problem.outcome`; after an epoch, the schedule takes its validation bits per dimension."""
         if not abs(self._last_loss) < self.too_far:  # nan as well
             return Outcome("diverged", f"the loss is {self._last_loss:.3g} after {self.step} steps")
         if self.due() and not (away := self.distances().max().item()) < LOST:
@@ -122,7 +122,7 @@ class CircuitTraining(Problem):
         return Outcome("budget") if self.step >= self.budget else None
 
     def evaluate(self) -> dict[str, float]:
-        """What a record holds.
+        """The values of a record.
 
         ``bpd`` are bits per dimension of the validation images, exact on and off the manifold, as log Z is taken into
         account; ``test_bpd``, at the end of the training, those of the test images. ``train_bpd`` is the mean over the

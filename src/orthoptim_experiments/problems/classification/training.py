@@ -90,7 +90,7 @@ class Training(Problem):
         return self.step / self.loader.steps_per_epoch
 
     def due(self) -> bool:
-        """So many times an epoch, at its end among them."""
+        """Several times an epoch, and at its end."""
         return self.step % self.loader.steps_per_epoch % self.stride == 0
 
     def outcome(self) -> Outcome | None:
@@ -128,7 +128,7 @@ class Training(Problem):
         self._since.add(total, images_seen, seconds=self._now() - begin, optimizer_seconds=end - middle)
 
     def evaluate(self) -> dict[str, float]:
-        """What a record holds; of the batches since the last evaluation where it speaks of training.
+        """The values of a record; those of the training are over the batches since the last evaluation.
 
         ``loss`` and ``accuracy`` are those of the test images, ``distance`` and ``max_distance`` the mean and the
         maximum of ‖XXᴴ − I‖_F/√p over all matrices, ``optimizer_share`` the optimizers' part of the training time.

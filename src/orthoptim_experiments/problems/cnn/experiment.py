@@ -30,13 +30,13 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "none": {"Adam": {"lr": 0.01}},
 }
-"""Of each method under each constraint, from the paper's appendix D.
+"""The options of each method under each constraint, from the paper's appendix D.
 
 Kernels land strictly: with λ = ½ alone a single one of them goes as far as 3e-3 in the first steps.
 """
 
 LAPTOP_RATES = {"POGO": 2.5, "LandingPC": 2.5, "RGD": 8, "RSDM": 8, "Landing": 8, "SLPG": 8}
-"""What learning rates are multiplied by at laptop scale. A batch has an eighth of the images, the losses of which are
+"""Factors of the learning rates at laptop scale. A batch has an eighth of the images, the losses of which are
 summed: who follows the gradient goes eight times as far along it. There are a sixth of the steps: of a given length
 they cover √6 times less."""
 

@@ -18,12 +18,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "SLPG": {"lr": 0.01},
     "Adam": {"lr": 5e-4},
 }
-"""Of each method, from the paper's appendix D."""
+"""The options of each method, from the paper's appendix D."""
 
 LAPTOP_LR = 0.1
-"""Of all that follow the gradient, at laptop scale. With those of the paper, from 0.001 to 0.1, the matrices of some
-hardly move in a twentieth of the steps: after 750, POGO was at 40.7 % with 0.01 and at 44.4 % with 0.1, Landing at
-40.6 % with 0.01 and at 45.1 % with 0.1, RGD at 44.5 % with 0.1 and at 33.6 % with 1."""
+"""The learning rate of gradient methods at laptop scale. With the paper's, from 0.001 to 0.1, the matrices of some
+methods hardly move in a twentieth of the steps: after 750, POGO was at 40.7 % with 0.01 and at 44.4 % with 0.1, Landing
+at 40.6 % with 0.01 and at 45.1 % with 0.1, RGD at 44.5 % with 0.1 and at 33.6 % with 1."""
 
 PAPER_SIZES = {
     "dataset": "cifar10",
