@@ -55,8 +55,7 @@ def _option(metavar: str, text: str, *names: str) -> Any:
 
 def run(
     experiment: Annotated[
-        str,
-        typer.Argument(metavar="EXPERIMENT", help=", ".join(EXPERIMENTS), autocompletion=lambda: list(EXPERIMENTS)),
+        str, typer.Argument(metavar="EXPERIMENT", help=", ".join(EXPERIMENTS), autocompletion=lambda: list(EXPERIMENTS))
     ],
     scale: Annotated[str, _option("SCALE", "tiny, laptop (the default) or paper.", *SCALES)] = "laptop",
     methods: Annotated[

@@ -149,10 +149,7 @@ class _Reader:
             raise DefectError(
                 "only the first line may be of kind 'run'" if kind == "run" else f"unknown kind {excerpt(kind)}"
             )
-        key = (
-            fields.required(entry, "method", fields.name),
-            fields.required(entry, "seed", fields.count),
-        )
+        key = (fields.required(entry, "method", fields.name), fields.required(entry, "seed", fields.count))
         if kind == "trial":
             self._begin_trial(key, entry, run)
             return

@@ -10,12 +10,7 @@ from torch import Tensor
 
 import orthoptim as oo
 from orthoptim import stiefel
-from orthoptim_experiments.harness.experiment import (
-    Config,
-    Outcome,
-    Problem,
-    left_manifold,
-)
+from orthoptim_experiments.harness.experiment import Config, Outcome, Problem, left_manifold
 from orthoptim_experiments.harness.methods import Options
 
 # A loss this many times that of the start or of the optimum has diverged.

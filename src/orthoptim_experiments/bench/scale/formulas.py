@@ -31,10 +31,7 @@ def by_owners(total: float, held: float, owned: float, out: int, back: int) -> t
         (2304.0, 2304.0)
     """
     kept = held * owned / total if total else 0.0
-    return (
-        ITEM * (out * (held - kept) + back * (owned - kept)),
-        ITEM * (out * (owned - kept) + back * (held - kept)),
-    )
+    return (ITEM * (out * (held - kept) + back * (owned - kept)), ITEM * (out * (owned - kept) + back * (held - kept)))
 
 
 def by_gathering(case: Case) -> float:

@@ -11,12 +11,7 @@ from torch import Tensor
 import orthoptim as oo
 from orthoptim.tensors import full
 from orthoptim_experiments.harness import ranks, sharding
-from orthoptim_experiments.harness.experiment import (
-    Config,
-    Outcome,
-    Problem,
-    left_manifold,
-)
+from orthoptim_experiments.harness.experiment import Config, Outcome, Problem, left_manifold
 from orthoptim_experiments.problems.circuits.model import SquaredUnitaryCircuit
 from orthoptim_experiments.problems.circuits.pictures import draw_inpaintings, draw_samples
 from orthoptim_experiments.problems.circuits.schedule import Schedule

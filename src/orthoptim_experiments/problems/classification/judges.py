@@ -3,16 +3,7 @@
 import math
 from statistics import mean
 
-from orthoptim_experiments.harness.claims import (
-    Judge,
-    Verdict,
-    ascending,
-    column,
-    figures,
-    requires,
-    seconds,
-    verdict,
-)
+from orthoptim_experiments.harness.claims import Judge, Verdict, ascending, column, figures, requires, seconds, verdict
 from orthoptim_experiments.harness.records import Run
 
 

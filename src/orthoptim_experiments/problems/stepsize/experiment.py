@@ -26,9 +26,7 @@ is beyond twice that of knowing nothing.
 """
     scales: ClassVar = {
         "tiny": Scale(
-            "digits of 8×8 and 2 units, for tests",
-            seeds=1,
-            sizes=TINY_SIZES | {"train_images": 500, "epochs": 2.0},
+            "digits of 8×8 and 2 units, for tests", seeds=1, sizes=TINY_SIZES | {"train_images": 500, "epochs": 2.0}
         ),
         "laptop": Scale(
             "MNIST and 4 units, a minute a method",

@@ -72,8 +72,7 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
     columns = tuple(name for name in ClassificationExperiment.columns if name != "tta_accuracy")
     claims = (
         Claim(
-            "All methods reach similar accuracies; POGO is within a point of the best",
-            judges.as_accurate("best", 0.01),
+            "All methods reach similar accuracies; POGO is within a point of the best", judges.as_accurate("best", 0.01)
         ),
         Claim("POGO is never farther from the manifold than RGD", judges.as_near("POGO", "RGD", 1)),
         Claim("POGO takes less time than RGD", judges.faster("POGO", "RGD"), "orthoptim"),
