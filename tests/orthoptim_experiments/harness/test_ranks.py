@@ -51,7 +51,6 @@ def test_gradients_and_loss_are_sums_with_the_same_bits_everywhere(world_size):
         for name in ("matrix", "images", "unitary"):
             torch.testing.assert_close(grads[name], sum(each[name].grad for each in modules))
             assert torch.equal(grads[name], found[0][1][name])
-            assert grads[name].stride() == modules[0][name].grad.stride()
             assert torch.equal(params[name], modules[0][name])
 
 
