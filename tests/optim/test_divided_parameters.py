@@ -253,6 +253,21 @@ def test_a_compiled_step_is_the_same(name):
         torch.testing.assert_close(param, other, rtol=0, atol=1e-12)
 
 
+def test_a_step_that_the_user_compiles_is_the_same():
+    case = CASES["unequal heads"]
+    params = make_params(case, torch.float64)
+    others = clones(params)
+    opt, other = oo.POGO(params, lr=0.1, view=case.view), oo.POGO(others, lr=0.1, view=case.view)
+    compiled = torch.compile(other.step, fullgraph=True, backend="aot_eager")
+    for t in range(2):
+        set_gradients(params, t)
+        set_gradients(others, t)
+        opt.step()
+        compiled()
+    for param, last in zip(params, others, strict=True):
+        torch.testing.assert_close(param, last, rtol=0, atol=1e-12)
+
+
 def test_parameters_that_lie_otherwise_in_memory_are_the_same():
     for name in ("groups", "transposed convolution"):
         case = CASES[name]
