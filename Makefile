@@ -18,7 +18,7 @@ demo: install
 	$(BIN)/orthoptim report
 
 test: install lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=20 -rs
 
 # What depends most on torch's version, with the oldest one that pyproject.toml allows: constraints-floor.txt.
 test-floor: .venv-floor/installed

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import orthoptim as oo
+from tests.worked.base import AdaGradNorm
+from tests.worked.method import LeapAndPolish
 
 Method = Callable[..., oo.Orthoptimizer]
 
@@ -37,6 +39,8 @@ METHODS: dict[str, Method] = {
     "landingpc-decoupled": method(oo.LandingPC, lr=0.02, lam=0.5, coupled=False),
     "slpg": method(oo.SLPG, lr=0.01),
     "slpg-bb": method(oo.SLPG, lr=0.01, barzilai_borwein=True),
+    "worked-base": method(oo.POGO, lr=0.1, base=AdaGradNorm()),
+    "worked-method": method(LeapAndPolish, lr=0.05),
 }
 
 every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS.keys())

@@ -11,6 +11,10 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import orthoptim as oo
 from tests.conformance.methods import point
+from tests.worked.base import AdaGradNorm
+from tests.worked.method import LeapAndPolish
+
+NAMES = {**vars(oo), "AdaGradNorm": AdaGradNorm, "LeapAndPolish": LeapAndPolish}
 
 _meshes: dict[tuple[int, ...], Any] = {}
 
@@ -116,11 +120,11 @@ class Setting(NamedTuple):
     base_options: dict[str, Any] = {}  # noqa: RUF012
 
     def make(self, params, **more):
-        base = {} if self.base is None else {"base": getattr(oo, self.base)(**self.base_options)}
-        return getattr(oo, self.method)(params, **{**self.options, **base, **more})
+        base = {} if self.base is None else {"base": NAMES[self.base](**self.base_options)}
+        return NAMES[self.method](params, **{**self.options, **base, **more})
 
     def group(self, params, **more):
-        base = {} if self.base is None else {"base": getattr(oo, self.base)(**self.base_options)}
+        base = {} if self.base is None else {"base": NAMES[self.base](**self.base_options)}
         return {"params": params, **self.options, **base, **more}
 
     def __str__(self) -> str:
@@ -144,7 +148,7 @@ def train(settings: list[Setting], cases: list[Case], dtype: torch.dtype, steps:
         for view, side in dict.fromkeys((case.view, case.side) for case in cases):
             alike = [p for p, case in zip(mine, cases, strict=True) if (case.view, case.side) == (view, side)]
             groups.append(setting.group(alike, view=view, side=side))
-    opt = getattr(oo, settings[0].method)(groups)
+    opt = NAMES[settings[0].method](groups)
     for t in range(steps):
         set_gradients(params, targets, t)
         opt.step()

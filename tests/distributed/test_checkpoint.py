@@ -18,6 +18,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import orthoptim as oo
 from tests.conformance.methods import point
 from tests.distributed.cases import gradient, mesh_of
+from tests.worked.base import AdaGradNorm
+from tests.worked.method import LeapAndPolish
 
 # name: shape and the dim that is sharded; on one rank all are whole
 SHAPES = {
@@ -26,13 +28,17 @@ SHAPES = {
     "short": ((3, 97), 0),
     "near": ((9, 9), 0),
     "batch": ((4, 6, 8), 2),
+    "heads": ((24, 8), 0),
+    "grouped": ((16, 8), 0),
     "bias": ((7,), 0),
 }
+VIEWS = {"heads": oo.View(heads=8), "grouped": oo.View(split=(8, 4, 4))}
 METHODS = {
     "pogo": lambda groups: oo.POGO(groups, lr=0.1),
     "pogo-adam": lambda groups: oo.POGO(groups, lr=0.02, base=oo.Adam()),
     "pogo-bb": lambda groups: oo.POGO(groups, lr=0.1, base=oo.BB()),
     "rsdm": lambda groups: oo.RSDM(groups, lr=0.1, r=2),
+    "worked": lambda groups: LeapAndPolish(groups, lr=0.1, base=AdaGradNorm()),
 }
 
 
@@ -42,7 +48,8 @@ class Net(nn.Module):
     def __init__(self, world: int, seed: int, dtype: torch.dtype) -> None:
         super().__init__()
         for i, (name, (shape, dim)) in enumerate(SHAPES.items()):
-            x = torch.zeros(shape) if len(shape) == 1 else point(*shape, seed=10 * seed + i).detach()
+            view = VIEWS.get(name, "matrix")
+            x = torch.zeros(shape) if len(shape) == 1 else point(*shape, view=view, seed=10 * seed + i).detach()
             x = x.to(dtype)
             if world:
                 x = distribute_tensor(x, mesh_of((world,)), [Shard(dim)], src_data_rank=None)
@@ -51,7 +58,7 @@ class Net(nn.Module):
 
 def build(world: int, seed: int, method: str, dtype: torch.dtype):
     net = Net(world, seed, dtype)
-    patterns = {name: "matrix" for name in SHAPES if name != "bias"}
+    patterns = {name: VIEWS.get(name, "matrix") for name in SHAPES if name != "bias"}
     rest = {"algorithm": "sgd", "lr": 0.1, "momentum": 0.9} if method == "pogo-bb" else {"algorithm": "adamw"}
     return net, METHODS[method](oo.param_groups(net, patterns, rest=rest))
 

@@ -4,7 +4,9 @@ import copy
 
 import pytest
 import torch
-from torch.distributed.tensor import DTensor
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 import orthoptim as oo
@@ -215,6 +217,34 @@ def test_matrices_that_are_far_away_come_back(two, case):
     for drift in two.run(far_away, case):
         assert drift.rescued > 0
         assert drift.max_distance < 1e-3
+
+
+def attention(rank):
+    """Per-head attention under FSDP2, as a newcomer writes it; and the same in one process."""
+    models = []
+    for sharded in (True, False):
+        torch.manual_seed(0)
+        model = nn.MultiheadAttention(16, 4, bias=False)
+        views = {"in_proj_weight": oo.View(split=3, heads=4), "out_proj.weight": oo.View(heads=4, dim=1)}
+        oo.orthogonalize_(model, views)
+        if sharded:
+            fully_shard(model, shard_placement_fn=lambda param: Shard(0 if param.shape[0] == 48 else 1))
+        opt = oo.POGO(oo.param_groups(model, views, lr=0.1))
+        for t in range(5):
+            opt.zero_grad()
+            x = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(t))
+            model(x, x, x)[0].square().sin().mean().backward()
+            with CommDebugMode() as mode:
+                opt.step()
+            assert mode.get_total_counts() == 0
+        models.append([p.detach().full_tensor() if sharded else p.detach() for p in model.parameters()])
+    return max(float((a - b).abs().max()) for a, b in zip(*models, strict=True)), opt.drift()[0].max_distance
+
+
+def test_per_head_attention_under_fsdp2_sends_nothing(two):
+    for difference, distance in two.run(attention):
+        assert difference < 1e-6
+        assert distance < 1e-4
 
 
 def placements(rank):

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor, Partial
 
 import orthoptim as oo
-from tests.distributed.cases import FOUR, Case, place, start, target
+from tests.distributed.cases import FOUR, Case, mesh_of, place, start, target
 
 
 def points(rank, case):
@@ -53,6 +54,16 @@ def not_finite(rank):
 def test_what_is_not_finite_on_one_rank_is_refused_on_all(four):
     answers = four.attempt(not_finite)
     assert [message for _, (message, _) in answers] == ["ValueError: cannot project a tensor that is not finite"] * 4
+
+
+def pending_sum(rank):
+    oo.distance(DTensor.from_local(torch.eye(4) / 4, mesh_of((4,)), [Partial()]))
+
+
+def test_a_pending_sum_is_refused(four):
+    for done, answer in four.attempt(pending_sum):
+        assert not done
+        assert "a parameter that is a pending sum cannot be orthogonal" in answer[0]
 
 
 def repaired(rank):

@@ -23,6 +23,11 @@ METHODS = {
         Setting("LandingPC", {"lr": 0.3, "lam": 0.1, "tau": 0.02}),  # projects now and then
     ],
     "slpg": [Setting("SLPG", {"lr": 0.01}), Setting("SLPG", {"lr": 0.01, "barzilai_borwein": True})],
+    "worked-base": [Setting("POGO", {"lr": 0.1}, "AdaGradNorm")],
+    "worked-method": [
+        Setting("LeapAndPolish", {"lr": 0.05}),
+        Setting("LeapAndPolish", {"lr": 0.1, "polish": 3}, "AdaGradNorm"),
+    ],
     "rsdm": [Setting("RSDM", {"lr": 0.1, "r": 2}), Setting("RSDM", {"lr": 0.1, "r": 2, "sampling": "permutation"})],
 }
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from orthoptim_experiments.problems.datasets import Dataset, load
 
@@ -32,3 +33,12 @@ def images(monkeypatch) -> Dataset:
         return load("digits")
     monkeypatch.setenv("ORTHOPTIM_DATA", str(directory))
     return load("cifar10")
+
+
+@pytest.fixture(autouse=True)
+def _restored(monkeypatch):
+    """What commands change for the whole process: torch's threads, and where the data sets are."""
+    monkeypatch.setenv("ORTHOPTIM_DATA", os.environ.get("ORTHOPTIM_DATA", ""))
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)

@@ -4,14 +4,32 @@ import json
 import math
 import os
 import signal
+import sys
 
+from typer.testing import CliRunner
+
+from orthoptim_experiments.cli import commands
 from orthoptim_experiments.harness import ranks, runner
 from orthoptim_experiments.harness.experiment import configuration
+from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.problems import EXPERIMENTS
 
 TIMED = {"time", "processor_time", "memory", "optimizer_share", "images_per_second"}
 COMPARED = ("loss", "train_loss", "accuracy", "bpd", "train_bpd", "test_bpd", "log_z", "lr", "epoch", "distance")
 SMALL_CNN = {"train_images": 120, "test_images": 41, "batch_size": 30, "epochs": 2.0, "widths": [8, 8, 8]}
+
+COMMAND = [sys.executable, "-m", "orthoptim_experiments.cli"]
+
+
+def invoke(*arguments):
+    """Run the command in this process."""
+    return CliRunner().invoke(commands.app, [*map(str, arguments)])
+
+
+def the_run(folder):
+    """The only run in a folder."""
+    (path,) = folder.glob("*.jsonl")
+    return load(path)
 
 
 class Quiet:

@@ -21,7 +21,8 @@ from unittest import mock
 from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands
-from orthoptim_experiments.harness.records import ResultsError, RunFile
+from orthoptim_experiments.harness.record_writer import RunFile
+from orthoptim_experiments.harness.records import ResultsError
 from orthoptim_experiments.problems import EXPERIMENTS
 from orthoptim_experiments.report import figures, page
 from tests.orthoptim_experiments.synthetic import run_lines

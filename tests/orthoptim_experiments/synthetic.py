@@ -5,7 +5,7 @@ import math
 import random
 from pathlib import Path
 
-from orthoptim_experiments.harness.records import RunFile
+from orthoptim_experiments.harness.record_writer import RunFile
 
 SPEED = {"POGO": 0.012, "RGD": 0.004, "RSDM": 0.006, "Landing": 0.0045, "LandingPC": 0.011, "SLPG": 0.005}
 SECONDS = {"POGO": 0.002, "RGD": 0.005, "RSDM": 0.004, "Landing": 0.0022, "LandingPC": 0.0025, "SLPG": 0.0024}

@@ -129,7 +129,7 @@ def test_an_exception_between_blocks_leaves_matrices_stepped_or_not_and_the_coun
     set_gradients(others, 2)
     other.step()
     after = snapshot(other, others)
-    update, calls = type(opt).update, []
+    update, calls = type(opt).update_whole, []
 
     def interrupted(*arguments):
         calls.append(1)

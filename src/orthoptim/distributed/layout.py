@@ -107,7 +107,13 @@ def cutting_dims(param: DTensor, view: View) -> list[int]:
 
 
 def is_cut(param: DTensor, view: View) -> bool:
-    """Whether matrices lie on several ranks."""
+    """Whether matrices lie on several ranks.
+
+    Raises:
+        ValueError: for placements that are neither replicated nor sharded.
+    """
+    if any(placement.is_partial() for placement in param.placements):
+        raise ValueError(f"has placements {param.placements}: a parameter that is a pending sum cannot be orthogonal")
     return bool(cutting_dims(param, view)) and param.device_mesh.get_coordinate() is not None
 
 
@@ -168,14 +174,8 @@ def local_parts(param: DTensor, view: View, side: str) -> tuple[Part, ...]:
 
 
 def make_segments(param: DTensor, view: View, side: str) -> list[Segment]:
-    """How the matrices of a parameter are cut; those that are cut in one way, and follow each other, together.
-
-    Raises:
-        ValueError: for placements that are neither replicated nor sharded.
-    """
+    """How the matrices of a parameter are cut; those that are cut in one way, and follow each other, together."""
     mesh, shape = param.device_mesh, param.shape
-    if any(placement.is_partial() for placement in param.placements):
-        raise ValueError(f"has placements {param.placements}: a parameter that is a pending sum cannot be orthogonal")
     coordinate = mesh.get_coordinate()
     assert coordinate is not None
     dims = view.matrix_dims(param.ndim)

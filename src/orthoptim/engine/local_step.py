@@ -65,8 +65,10 @@ class LocalStep:
                 for block in bucket.blocks:
                     step(block, bucket.half, lr, params, grads, states)
                     if block.part is None or block.part[0] == 0:  # if the next part raises, its matrices are skipped
-                        counted = [count for i in block.members if (count := steps[i]) is not None]
-                        torch._foreach_add_(together(counted), 1)
+                        counters = [steps[i] for i in block.members]
+                        present = [counter for counter in counters if counter is not None]
+                        if present:
+                            torch._foreach_add_(together(present), 1)
                     if step.rescued is not None:
                         counts = dict(zip(bucket.members, bucket.counts, strict=True))
                         self._warn_of_far(rule, [(owners[i], counts[i]) for i in block.members], step.rescued)

@@ -20,7 +20,7 @@ class Update(NamedTuple):
 
     Attributes:
         x: the new matrices, (B, p, n).
-        state: the new values of the method's own buffers.
+        state: the new values of the buffers of the method.
         clipped: which matrices had their step shortened, (B,).
         rescued: which matrices were too far from the manifold to land as they were, (B,).
         finiteness_probe: a number per matrix that is finite only if all columns of X are, the same on every rank that
@@ -93,19 +93,19 @@ class BlockStep:
     ) -> None:
         """Step the matrices of one block; they are written, with their state, after all has been computed."""
         self.rescued = None
-        mine, *rest = (block.pick(tensors) for tensors in (params, *columns.values()))
+        members, *rest = (block.pick(tensors) for tensors in (params, *columns.values()))
         if not block.mixed:
-            mine, *rest = map(together, (mine, *rest))
+            members, *rest = map(together, (members, *rest))
         held = dict(zip(columns, rest, strict=True))
-        x = block.gather(mine).detach()
+        x = block.gather(members).detach()
         if half:
             x = newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
         compute = self._watch_compiled if self.group["compile"] else self.compute
-        largest = torch.finfo(torch.float16).max if mine[0].dtype == torch.float16 else None
+        largest = torch.finfo(torch.float16).max if members[0].dtype == torch.float16 else None
         # nobody else holds the gathered gradient, so that its memory is free again once it is used
         new_x, new_state = compute(x, block.gather(block.pick(grads)).to(x.dtype), state, lr, largest)
-        changed = [(mine, new_x), *((held[name], value) for name, value in new_state.items())]
+        changed = [(members, new_x), *((held[name], value) for name, value in new_state.items())]
         if half:
             changed.append((held["master"], new_x))
         for tensors, value in changed:
@@ -125,8 +125,9 @@ class BlockStep:
             return self._compute_compiled(x, grad, state, lr, largest)
         before = int(state["rescued"].sum(dtype=torch.int32))  # by default it is copied to int64 first
         new_x, new_state = self._compute_compiled(x, grad, state, lr, largest)
-        if int(new_state["rescued"].sum(dtype=torch.int32)) != before:
-            self.rescued = new_state["rescued"] > 0
+        rescued = new_state.get("rescued")  # None: the method rescues none
+        if rescued is not None and int(rescued.sum(dtype=torch.int32)) != before:
+            self.rescued = rescued > 0
         return new_x, new_state
 
     def _compute_compiled(
@@ -204,7 +205,7 @@ class BlockStep:
         new_state = {**new_state, **update.state}
         kept: State = {}
         for name, value in new_state.items():
-            # its own memory is written to, unless that is the new value of another buffer
+            # the memory of a buffer is written to, unless it is the new value of another buffer
             needed = any(other is state[name] for other in new_state.values())
             kept[name] = where(finite, value, state[name], out=None if needed else state[name])
         for name, more in update.counts(finite).items():
@@ -212,7 +213,7 @@ class BlockStep:
         return new_x, kept
 
     def _freeze_deficient(self, x: Tensor, update: Update, finite: Tensor) -> Tensor:
-        """Of the matrices that are too far away, those without full rank do not step: no landing brings them back.
+        """Freeze the matrices that are too far away and have no full rank: no landing brings them back.
 
         Only on a CPU, where to look at values waits for nobody; elsewhere they are counted as rescued in every step.
         """

@@ -40,24 +40,24 @@ def check_keywords(method: str, given: Iterable[str], options: Collection[str]) 
         raise TypeError(f"{method} got an unexpected keyword argument {name!r}; {cure}")
 
 
-def check_names(given: set[str], mine: set[str], known: set[str], label: str) -> None:
+def check_names(given: set[str], options: set[str], known: set[str], label: str) -> None:
     """Refuse options that belong to another method or base, and misspelt ones; other keys are the user's business."""
-    ours = mine | {"params", "param_names", "algorithm", "weight_decay"}
-    for name in sorted(given - ours):
+    allowed = options | {"params", "param_names", "algorithm", "weight_decay"}
+    for name in sorted(given - allowed):
         if name in known:
             base = _base_with(name)
             cure = f"; if you mean that of another base, pass base={base}" if base else ""
             raise ValueError(f"{label}: {name!r} is not an option of this optimizer with this base{cure}")
-        _refuse_misspelt(name, ours, label)
+        _refuse_misspelt(name, allowed, label)
 
 
 def check_ordinary_names(given: set[str], algorithm: str, options: set[str], known: set[str], label: str) -> None:
     """The same for an ordinary group."""
-    ours = options | {"params", "param_names", "algorithm"}
-    for name in sorted(given - ours):
+    allowed = options | {"params", "param_names", "algorithm"}
+    for name in sorted(given - allowed):
         if name in known:
             raise ValueError(f"{label}: {name!r} is not an option of algorithm {algorithm!r}")
-        _refuse_misspelt(name, ours, label)
+        _refuse_misspelt(name, allowed, label)
 
 
 def _refuse_misspelt(name: str, options: Collection[str], label: str) -> None:
@@ -77,5 +77,5 @@ def _meant(name: str, options: Collection[str]) -> str | None:
 def _base_with(name: str) -> str | None:
     """How to build a base optimizer with this hyperparameter: one of those that are most used, if it has it."""
     kinds = sorted(Base.all(), key=lambda kind: kind.name not in ("vadam", "sgd"))
-    found = next((kind for kind in kinds if name in kind.names), None)
-    return None if found is None else f"orthoptim.{found.__name__}({name}=...)"
+    base = next((kind for kind in kinds if name in kind.names), None)
+    return None if base is None else f"orthoptim.{base.__name__}({name}=...)"

@@ -1,6 +1,6 @@
 """The options of a constrained group: its base optimizer as plain values that anybody may change.
 
-``own`` are the names of the method's own options everywhere below.
+``method_options`` are the names of the options of the method everywhere below.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,33 +12,33 @@ WITHOUT_EFFECT = ("amsgrad", "capturable", "differentiable", "foreach", "fused")
 """Options of torch's optimizers that a constrained group has no use for."""
 
 
-def flatten_base(base: Base, own: Collection[str]) -> dict[str, Any]:
+def flatten_base(base: Base, method_options: Collection[str]) -> dict[str, Any]:
     """A base optimizer as plain values."""
     if not isinstance(base, Base):
         raise TypeError(f"base must be a base optimizer such as orthoptim.VAdam(), but got {base!r}")
-    keys = base_keys(type(base), own)
+    keys = base_keys(type(base), method_options)
     return {"base": base.name, **{keys[name]: value for name, value in base.hyperparameters.items()}}
 
 
 def complete(
-    saved: Mapping[str, Any], defaults: Mapping[str, Any], own: Collection[str], known: Collection[str]
+    saved: Mapping[str, Any], defaults: Mapping[str, Any], method_options: Collection[str], known: Collection[str]
 ) -> dict[str, Any]:
     """A saved group with the defaults of the options it lacks, and without options of other methods and bases.
 
     Args:
         saved: the group.
         defaults: those of the optimizer.
-        own: see the module.
+        method_options: see the module.
         known: every option that some method or base has.
     """
     options = dict(defaults)
     base = Base.named(saved.get("base", defaults["base"]))
     if base.name != defaults["base"]:
-        for key in base_keys(Base.named(defaults["base"]), own).values():
+        for key in base_keys(Base.named(defaults["base"]), method_options).values():
             del options[key]
-        keys = base_keys(base, own).values()
+        keys = base_keys(base, method_options).values()
         # where nothing is missing, the base may be one whose hyperparameters have no defaults
-        options.update(dict.fromkeys(keys) if saved.keys() >= set(keys) else flatten_base(base(), own))
+        options.update(dict.fromkeys(keys) if saved.keys() >= set(keys) else flatten_base(base(), method_options))
     if options.get("landing", "") is None:
         options["landing"] = base.default_landing or "safe"
     foreign = {*known, *WITHOUT_EFFECT} - options.keys()
@@ -61,21 +61,25 @@ def refuse_without_effect(group: dict[str, Any], options: Collection[str], label
             )
 
 
-def group_defaults(group: dict[str, Any], defaults: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+def group_defaults(
+    group: dict[str, Any], defaults: Mapping[str, Any], method_options: Collection[str]
+) -> dict[str, Any]:
     """What a new group has that is not given; takes its base optimizer out of it, and what is ``None`` there.
 
     Args:
         group: what is given.
         defaults: those of the optimizer.
-        own: see the module.
+        method_options: see the module.
     """
     defaults = dict(defaults)
     if "base" in group:
         base = group.pop("base")
         if isinstance(base, str):
             base = Base.named(base)()
-        others = set(base_keys(Base.named(defaults["base"]), own).values())
-        defaults = {key: value for key, value in defaults.items() if key not in others} | flatten_base(base, own)
+        others = set(base_keys(Base.named(defaults["base"]), method_options).values())
+        defaults = {key: value for key, value in defaults.items() if key not in others} | flatten_base(
+            base, method_options
+        )
     # None means what suits the base
     for name in {"lr", "landing"} & defaults.keys():
         if group.get(name) is None:
@@ -90,6 +94,6 @@ def group_defaults(group: dict[str, Any], defaults: Mapping[str, Any], own: Coll
     return defaults
 
 
-def base_keys(base: type[Base], own: Collection[str]) -> dict[str, str]:
+def base_keys(base: type[Base], method_options: Collection[str]) -> dict[str, str]:
     """Where a group keeps each hyperparameter of its base: under its own name, unless the method has that name."""
-    return {name: f"base_{name}" if name in own else name for name in base.names}
+    return {name: f"base_{name}" if name in method_options else name for name in base.names}

@@ -134,7 +134,7 @@ def _affine_(a: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
 
 
 class Length(NamedTuple):
-    """Of a leap, one value per matrix.
+    """The length of a leap, one value per matrix.
 
     Attributes:
         s: with ‖sR‖_F ≤ τ.

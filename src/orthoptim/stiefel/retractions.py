@@ -149,7 +149,7 @@ def _rounding(values: Tensor) -> float:
 def _rescaled(y: Tensor) -> ColumnSums[Tensor]:
     """Matrices, scaled by a power of two where they are finite, which rounds nothing and changes no retraction.
 
-    Their largest entry is then of order one, so that no square of theirs overflows.
+    The largest entry is then of order one, so that no square overflows.
     """
     (size,) = yield [largest(y)]
     size = torch.where(torch.isfinite(size), size, 1).clamp_min(torch.finfo(size.dtype).tiny)

@@ -47,7 +47,7 @@ def on_one_device(steps: ColumnSums[T]) -> T:
 
 
 def flatten(steps: ColumnSums[T]) -> Generator[list[Tensor], list[Tensor], T]:
-    """The same function, with lists alone to yield: those of functions inside of it are its own."""
+    """The same function, which yields lists alone: also those of the functions inside of it."""
     answer: Any = None
     while True:
         try:

@@ -1,7 +1,7 @@
 """The step of tiny matrices with every entry a vector of its own, along which the work runs.
 
-A table is a matrix of vectors over the batch, ``table[i][j]`` of shape (B,) or (B, 1). Of skew and Hermitian matrices
-only the independent entries are computed: a real 3×3 skew one has three. A compiler fuses all of it into one loop; in
+A table is a matrix of vectors over the batch, ``table[i][j]`` of shape (B,) or (B, 1). Only the independent entries of
+skew and Hermitian matrices are computed: a real 3×3 skew one has three. A compiler fuses all of it into one loop; in
 eager mode it is bound by memory, so what is free is written to again.
 """
 

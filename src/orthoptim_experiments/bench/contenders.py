@@ -1,4 +1,4 @@
-"""Who steps: ours, the peers that are installed, unconstrained optimizers, and the limit the hardware sets."""
+"""The optimizers that are compared: ours, installed peers, unconstrained ones, and bare matrix products."""
 
 import importlib.util
 from collections.abc import Callable
@@ -125,12 +125,12 @@ def methods() -> dict[str, Callable[[list[Tensor]], Step]]:
 
 def contenders(base: str = "vadam") -> dict[str, Callable[[list[Tensor]], Step]]:
     """All contenders by name, the reference first; ``base`` is ``"vadam"`` or ``"sgd"`` (momentum 0.9)."""
-    mine = oo.VAdam() if base == "vadam" else oo.SGD(momentum=0.9)
+    base_optimizer = oo.VAdam() if base == "vadam" else oo.SGD(momentum=0.9)
     table: dict[str, Callable[[list[Tensor]], Step]] = {
         "pogo-torch": pogo_torch(None if base == "vadam" else 0.9),
-        "orthoptim safe": ours("safe", mine),
-        "orthoptim half": ours("half", mine),
-        "orthoptim compiled": ours("safe", mine, compile=True),
+        "orthoptim safe": ours("safe", base_optimizer),
+        "orthoptim half": ours("half", base_optimizer),
+        "orthoptim compiled": ours("safe", base_optimizer, compile=True),
         "geoopt RiemannianAdam": geoopt_adam,
         "torch parametrization + Adam": parametrized,
         "torch Adam, foreach": torch_adam(foreach=True),

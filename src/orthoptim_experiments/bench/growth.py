@@ -1,4 +1,4 @@
-"""How time grows: with the number of matrices, and with their size."""
+"""The time of a step against the number of matrices, and against their size."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How it is measured: contenders take turns in one process; minima and medians, and the memory of a step."""
+"""Timing: contenders take turns in one process; minima and medians, and the memory of a step."""
 
 import os
 import statistics

@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from orthoptim_experiments.bench import contenders as who
+from orthoptim_experiments.bench import contenders
 from orthoptim_experiments.bench.growth import Growth, curves
 from orthoptim_experiments.bench.measure import Timing, measure
 from orthoptim_experiments.bench.workloads import WORKLOADS
 
-Make = Callable[[list[Tensor]], who.Step]
+Make = Callable[[list[Tensor]], contenders.Step]
 
 
 def bench(
@@ -36,9 +36,9 @@ def bench(
             raise ValueError(f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}")
     if base not in ("vadam", "sgd"):
         raise ValueError(f"unknown base {base!r}; use vadam or sgd")
-    for peer in () if methods else who.missing():
+    for peer in () if methods else contenders.missing():
         console.print(f"[yellow]{peer} is not installed and left out[/]")
-    table = who.methods() if methods else who.contenders(base)
+    table = contenders.methods() if methods else contenders.contenders(base)
     figures: dict[str, Any] = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

@@ -1,4 +1,4 @@
-"""What is stepped: the shapes of the paper's experiments, with gradients that have a tangent and a normal part."""
+"""Workloads: the shapes of the paper's experiments, with gradients that have a tangent and a normal part."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Workload(NamedTuple):
         return params
 
     def nbytes(self) -> int:
-        """Of the parameters."""
+        """The bytes of the parameters."""
         return sum(torch.Size(shape).numel() for shape in self.shapes) * self.dtype.itemsize
 
 

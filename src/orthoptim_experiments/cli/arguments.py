@@ -3,7 +3,7 @@
 import fnmatch
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,13 +37,15 @@ def device(name: str) -> str:
     return name
 
 
-def check_processes(config: Config) -> None:
+def check_processes(experiment: Experiment, config: Config) -> None:
     """Check that so many processes can share the work."""
     nproc, place = config.get("nproc", 1), torch.device(config["device"])
     if nproc == 1:
         if config.get("sharded"):
             raise UsageError("--sharded splits a model among processes: say how many, with --nproc")
         return
+    if not experiment.parallel:
+        raise UsageError(f"{experiment.name} runs in one process, without --nproc")
     if nproc > config["batch_size"]:
         raise UsageError(f"{nproc} processes are more than the {config['batch_size']} examples of a batch")
     if place.type not in ("cpu", "cuda"):
@@ -57,7 +59,7 @@ def check_processes(config: Config) -> None:
 def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Sequence[str]) -> list[str]:
     """The offered methods that names or shell patterns match, in the order of the words; by default the usual ones."""
     words = [word.strip() for text in patterns for word in text.split(",") if word.strip()]
-    found: list[str] = []
+    chosen: list[str] = []
     usual = [name for name in experiment.default_methods if name in offered]  # a variant may have fewer
     for word in words or usual:
         matching = fnmatch.filter(offered, word)
@@ -65,37 +67,49 @@ def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Seq
             raise UsageError(f"unknown method {word!r} in {experiment.name}; there are {', '.join(offered)}")
         for name in matching:
             if methods.find(name).installed:
-                found.append(name)
+                chosen.append(name)
             elif name == word:
                 raise UsageError(f"{name} is not installed; install it with: pip install 'orthoptim[peers]'")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(chosen))
 
 
-def setting(name: str, text: str, former: Any) -> Any:
-    """A size of an experiment from the command line, of the kind that the scale has.
+def sizes(experiment: Experiment, scale: str, given: Mapping[str, str | bool | None]) -> dict[str, Any]:
+    """The sizes that replace those of a scale, of the types that the scale has."""
+    defaults, replaced = experiment.scales[scale].sizes, {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in defaults:
+            raise UsageError(f"{experiment.name} has no option --{name.replace('_', '-')}")
+        replaced[name] = size(name, value, defaults[name]) if isinstance(value, str) else value
+    return replaced
+
+
+def size(name: str, text: str, default: Any) -> Any:
+    """A size of an experiment, of the type of its default.
 
     Example:
-        >>> setting("epochs", "2.5", 10.0), setting("widths", "8,16,16", [64, 256, 256])
+        >>> size("epochs", "2.5", 10.0), size("widths", "8,16,16", [64, 256, 256])
         (2.5, [8, 16, 16])
     """
-    if isinstance(former, str):
+    if isinstance(default, str):
         return text
-    numbers = _numbers(text, type(former[0]) if isinstance(former, list) else type(former))
-    if isinstance(former, list) and len(numbers) == len(former):
+    numbers = _numbers(text, type(default[0]) if isinstance(default, list) else type(default))
+    if isinstance(default, list) and len(numbers) == len(default):
         return numbers
-    if not isinstance(former, list) and len(numbers) == 1:
+    if not isinstance(default, list) and len(numbers) == 1:
         return numbers[0]
-    example = ",".join(map(str, former)) if isinstance(former, list) else str(former)
+    example = ",".join(map(str, default)) if isinstance(default, list) else str(default)
     raise UsageError(f"--{name.replace('_', '-')} {text!r} makes no sense; write something like {example}")
 
 
 def _numbers(text: str, kind: type[int] | type[float]) -> list[float]:
     """Positive numbers by comma; none if one of them is not."""
     try:
-        found = [kind(word) for word in text.split(",")]
+        numbers = [kind(word) for word in text.split(",")]
     except ValueError:
         return []
-    return found if all(0 < number < math.inf for number in found) else []
+    return numbers if all(0 < number < math.inf for number in numbers) else []
 
 
 def seeds(text: str | None, scale: Scale) -> list[int]:
@@ -110,17 +124,17 @@ def seeds(text: str | None, scale: Scale) -> list[int]:
         return list(range(scale.seeds))
     try:
         if "," in text:
-            found = [int(word) for word in text.split(",") if word.strip()]
+            chosen = [int(word) for word in text.split(",") if word.strip()]
         elif "-" in text[1:]:
             first, last = text.split("-")
-            found = list(range(int(first), int(last) + 1))
+            chosen = list(range(int(first), int(last) + 1))
         else:
-            found = list(range(int(text)))
+            chosen = list(range(int(text)))
     except ValueError:
-        found = []
-    if not found or min(found) < 0:
+        chosen = []
+    if not chosen or min(chosen) < 0:
         raise UsageError(f"seeds {text!r} make no sense; use a number (3), a range (0-9) or a list (4,7)")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(chosen))
 
 
 def world_sizes(text: str) -> list[int]:
@@ -130,10 +144,10 @@ def world_sizes(text: str) -> list[int]:
         >>> world_sizes("8,64")
         [8, 64]
     """
-    found = [int(number) for number in _numbers(text, int)]
-    if not found:
+    sizes = [int(number) for number in _numbers(text, int)]
+    if not sizes:
         raise UsageError(f"world sizes {text!r} make no sense; write something like 8,64,1024")
-    return found
+    return sizes
 
 
 def overrides(settings: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -143,7 +157,7 @@ def overrides(settings: Sequence[str], names: Sequence[str]) -> dict[str, dict[s
         >>> overrides(["POGO.lr=0.3", "POGO.base=VAdam"], ["POGO"])
         {'POGO': {'lr': 0.3, 'base': 'VAdam'}}
     """
-    found: dict[str, dict[str, Any]] = {}
+    by_method: dict[str, dict[str, Any]] = {}
     for setting in settings:
         left, equals, value = setting.partition("=")
         method, dot, option = left.rpartition(".")
@@ -152,7 +166,7 @@ def overrides(settings: Sequence[str], names: Sequence[str]) -> dict[str, dict[s
         if method not in names:
             raise UsageError(f"--set {setting!r}: {method} is not among the methods of this run, {', '.join(names)}")
         try:
-            found.setdefault(method, {})[option] = json.loads(value)
+            by_method.setdefault(method, {})[option] = json.loads(value)
         except (ValueError, RecursionError):
-            found.setdefault(method, {})[option] = value
-    return found
+            by_method.setdefault(method, {})[option] = value
+    return by_method

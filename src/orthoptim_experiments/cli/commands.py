@@ -14,9 +14,10 @@ from orthoptim_experiments.bench.workloads import WORKLOADS
 from orthoptim_experiments.cli import arguments, help_pages
 from orthoptim_experiments.cli.data_commands import app as data_app
 from orthoptim_experiments.cli.messages import one_line_errors, tell, tell_defects
-from orthoptim_experiments.cli.run import app as run_app
+from orthoptim_experiments.cli.run import run
 from orthoptim_experiments.cli.streams import patient_streams
 from orthoptim_experiments.harness import methods
+from orthoptim_experiments.problems import EXPERIMENTS
 
 
 class App(typer.Typer):
@@ -29,7 +30,7 @@ class App(typer.Typer):
 
 
 app = App(help="Optimize orthogonal and unitary matrices at scale.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(run_app, name="run", short_help="Run an experiment of the paper.")
+app.command("run", help=help_pages.RUN, short_help="Run an experiment of the paper.", no_args_is_help=True)(run)
 app.add_typer(data_app, name="data")
 
 
@@ -62,6 +63,25 @@ def report(
             print(path)
     if open_:
         webbrowser.open(out.resolve().as_uri())
+
+
+@app.command("experiments")
+def list_experiments(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only this one, with its scales and methods.",
+            autocompletion=lambda: list(EXPERIMENTS),
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """List the experiments of the paper; of one, if named, what it is, its scales, variants and methods."""
+    with one_line_errors():
+        if name is None:
+            print("\n".join(f"{experiment.name:<12} {experiment.title}" for experiment in EXPERIMENTS.values()))
+        else:
+            print(help_pages.of(EXPERIMENTS[arguments.choice("experiment", name, list(EXPERIMENTS))]))
 
 
 @app.command("methods", help=help_pages.METHODS_HELP)

@@ -1,6 +1,5 @@
 """``orthoptim data``: fetch, check and find the data sets."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +7,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from orthoptim_experiments.problems.datasets.fetch import fetch as fetch_source
+from orthoptim_experiments.cli.arguments import UsageError, choice
+from orthoptim_experiments.cli.messages import one_line_errors, tell
 from orthoptim_experiments.problems.datasets.files import DataError, data_directory, find, read
+from orthoptim_experiments.problems.datasets.files import fetch as fetch_source
 from orthoptim_experiments.problems.datasets.sources import SOURCES, Source
 
 app = typer.Typer(
@@ -29,30 +30,30 @@ def fetch(
     mirror: Annotated[str | None, typer.Option(help="Address to fetch the archives from; one data set only.")] = None,
 ) -> None:
     """Download what is missing or damaged, and verify it."""
-    sources = _sources(names)
-    if mirror is not None and len(sources) != 1:
-        _fail("--mirror goes with one data set: name it")
-    for source in sources:
-        try:
+    with one_line_errors():
+        sources = _sources(names)
+        if mirror is not None and len(sources) != 1:
+            raise UsageError("--mirror goes with one data set: name it")
+        for source in sources:
             with _Bar(source.title) as bar:
                 fetched = fetch_source(source, data_directory(data_dir), mirror=mirror, progress=bar)
-        except DataError as error:
-            _fail(str(error))
-        what = "fetched into" if fetched else "is complete in"
-        print(f"{source.title} {what} {data_directory(data_dir) / source.folder}")
+            what = "fetched into" if fetched else "is complete in"
+            print(f"{source.title} {what} {data_directory(data_dir) / source.folder}")
 
 
 @app.command()
 def check(names: Names = None, data_dir: Directory = None) -> None:
     """Verify every file against its published checksum."""
     damaged = 0
-    for source in _sources(names):
+    with one_line_errors():
+        sources = _sources(names)
+    for source in sources:
         for file in source.files:
             try:
                 read(source, file, data_directory(data_dir))
             except DataError as error:
                 damaged += 1
-                print(f"orthoptim: {error}", file=sys.stderr)
+                tell(str(error))
             else:
                 print(f"{find(source, file, data_directory(data_dir))}: as published")
     if damaged:
@@ -66,15 +67,7 @@ def where(data_dir: Directory = None) -> None:
 
 
 def _sources(names: list[str] | None) -> list[Source]:
-    for name in names or ():
-        if name not in SOURCES:
-            _fail(f"unknown data set {name!r}; there are {', '.join(SOURCES)}")
-    return [SOURCES[name] for name in names or SOURCES]
-
-
-def _fail(message: str) -> None:
-    print(f"orthoptim: {message}", file=sys.stderr)
-    raise typer.Exit(2)
+    return [SOURCES[choice("data set", name, list(SOURCES))] for name in names or SOURCES]
 
 
 class _Bar:

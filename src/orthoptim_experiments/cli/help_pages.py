@@ -1,4 +1,4 @@
-"""What the help pages say."""
+"""The texts of help pages."""
 
 import inspect
 import re
@@ -18,7 +18,8 @@ SHARED = ("view", "side", "maximize", "compile")
 _AS_IS = "\b\n"  # typer leaves the line breaks of such a paragraph alone
 
 RUN = f"""
-Run an experiment of the paper: every method on every seed, with the paper's hyperparameters.
+Run an experiment of the paper: every method on every seed, with the paper's hyperparameters. What they are:
+`orthoptim experiments` and `orthoptim experiments NAME`.
 
 Results go to OUT/EXPERIMENT-ID.jsonl, one line per record, as they come. ID stands for the configuration (scale,
 variant, dtype, device, threads, processes, hyperparameters), not for methods and seeds: ask for more of them, and only
@@ -29,7 +30,7 @@ that is complete is computed twice.
 
 Times are seconds of training alone: the clock stops for evaluation and waits for the device.
 
-With --nproc N, where there is such an option, N processes train together: each takes its part of every batch, gradients
+With --nproc N (circuits, cnn, stepsize), N processes train together: each takes its part of every batch, gradients
 are summed, and records are those of whole batches. Batches are normalised as a whole, too. So N processes train the
 model that one trains, up to rounding; training amplifies that, as it does with another number of threads (by
 --dtype float64 the two are seen to agree). All have the same number of threads, the cores shared among them unless
@@ -62,18 +63,20 @@ Options are set in experiments with --set METHOD.OPTION=VALUE. Those of the base
 
 
 def of(experiment: Experiment) -> str:
-    """The page of an experiment."""
-    scales = "\n".join(f"  {name:<8} {s.summary}; {s.seeds} seeds" for name, s in experiment.scales.items())
-    full = configuration(experiment, "paper")
-    options = experiment.methods(full)
-    lines = "\n".join(f"  {name:<14} {_options(options[name])}" for name in options)
-    usual = ", ".join(experiment.default_methods)
-    return (
-        f"{experiment.title}.\n{experiment.about}\n"
-        f"{_AS_IS}Scales:\n{scales}\n\n"
-        f"{_AS_IS}Methods, with their hyperparameters at paper scale:\n{lines}\n\n"
-        f"Run by default: {usual}."
-    )
+    """The description of an experiment, with its scales, variants and methods."""
+    options = experiment.methods(configuration(experiment, "paper"))
+    lists = {
+        "Scales": {name: f"{scale.summary}; {scale.seeds} seeds" for name, scale in experiment.scales.items()},
+        "Variants": experiment.variants,
+        "Methods, with their hyperparameters at paper scale": {name: _options(options[name]) for name in options},
+    }
+    parts = [
+        "\n".join([f"{title}:", *(f"  {name:<14} {text}" for name, text in lines.items())])
+        for title, lines in lists.items()
+        if lines
+    ]
+    usual = f"Run by default: {', '.join(experiment.default_methods)}."
+    return "\n\n".join([f"{experiment.title}.", experiment.about.strip(), *parts, usual])
 
 
 def _options(options: methods.Options) -> str:
@@ -111,10 +114,10 @@ def _options_table(method: Method) -> Table:
 
 
 def _argument_docs(method: Method) -> dict[str, str]:
-    """What the docstring says of each argument; a reference to POGO's is followed."""
-    found = _arguments(inspect.getdoc(method.make) or "")
+    """The docstring's text on each argument; where it refers to POGO, that of POGO."""
+    documented = _arguments(inspect.getdoc(method.make) or "")
     shared = _arguments(inspect.getdoc(oo.POGO) or "")
-    return {name: shared.get(name, text) if text == "see POGO." else text for name, text in found.items()}
+    return {name: shared.get(name, text) if text == "see POGO." else text for name, text in documented.items()}
 
 
 def _arguments(doc: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the user is told on standard error: one line each."""
+"""Messages to the user on standard error, of one line each."""
 
 import sys
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def one_line_errors() -> Iterator[None]:
     except (ResultsError, ValueError) as error:
         tell(str(error))
         raise typer.Exit(2) from None
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has gone
         raise
     except OSError as error:
         tell(f"{error.filename or 'standard output'}: {error.strerror}")

@@ -1,309 +1,177 @@
-"""`orthoptim run`: a command for each experiment, with its options."""
+"""`orthoptim run`."""
 
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
 
-from orthoptim_experiments.cli import arguments, help_pages, torchrun
+from orthoptim_experiments.cli import arguments, torchrun
 from orthoptim_experiments.cli.messages import one_line_errors, tell, tell_defects
 from orthoptim_experiments.cli.progress import display
 from orthoptim_experiments.cli.terminal_summary import summary, verdicts
 from orthoptim_experiments.harness import methods as known_methods
 from orthoptim_experiments.harness import ranks, runner
-from orthoptim_experiments.harness.experiment import configuration
-from orthoptim_experiments.harness.records import Run, load
+from orthoptim_experiments.harness.experiment import Experiment, configuration
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.records import Run
 from orthoptim_experiments.problems import EXPERIMENTS, datasets
+from orthoptim_experiments.problems.cnn.training import INIT_NAMES
 
-app = typer.Typer(help=help_pages.RUN, no_args_is_help=True, rich_markup_mode=None)
+SCALES = ("tiny", "laptop", "paper")
+SIZES = (
+    *("epochs", "batch_size", "train_images", "amp", "widths", "init", "dim", "depth"),
+    *("units", "evaluations", "plateau", "progress", "patience"),
+)
+"""The options that replace sizes of the scale, where the experiment has them."""
+
+
+def _typed_experiment(ctx: typer.Context) -> Experiment:
+    """The experiment that a command line names so far; it is no parameter yet where an option still lacks its value."""
+    typed = [ctx.params.get("experiment"), *ctx.args]
+    return EXPERIMENTS[next((word for word in typed if word in EXPERIMENTS), "pca")]
 
 
 def _complete_methods(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names that a list of methods, by comma, may go on with."""
     before, comma, last = incomplete.rpartition(",")
-    experiment = EXPERIMENTS[ctx.info_name or ""]
+    experiment = _typed_experiment(ctx)
     offered = experiment.methods(configuration(experiment, "tiny"))
     return [before + comma + name for name in offered if name.startswith(last)]
 
 
-def _choice(metavar: str, text: str, *names: str) -> Any:
-    return typer.Option(metavar=metavar, help=text, autocompletion=lambda: list(names))
+def _complete_variants(ctx: typer.Context, incomplete: str) -> list[str]:
+    return [name for name in _typed_experiment(ctx).variants if name.startswith(incomplete)]
 
 
-def _size(metavar: str, text: str) -> Any:
-    return typer.Option(metavar=metavar, help=text, show_default=False)
+def _option(metavar: str, text: str, *names: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, show_default=False, autocompletion=lambda: list(names))
 
 
-Scale = Annotated[str, _choice("SCALE", "tiny, laptop or paper.", "tiny", "laptop", "paper")]
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAMES", help="Names or shell patterns, by comma or repeated.", autocompletion=_complete_methods
-    ),
-]
-Seeds = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SEEDS", help="How many (3), a range (0-9) or a list (4,7). Default: as many as the scale has."
-    ),
-]
-Dtype = Annotated[str | None, _choice("DTYPE", "float32 or float64.", "float32", "float64")]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, …")]
-Threads = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Threads of torch on the CPU, in each process. Default: all cores, shared."),
-]
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="METHOD.OPTION=VALUE", help="Another hyperparameter. May be repeated."),
-]
-Timeout = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", help="Training seconds after which a trial is stopped. Default: none."),
-]
-Retry = Annotated[bool, typer.Option("--retry", help="Run trials again that failed or timed out.")]
-CheckpointEvery = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints of a trial.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Where the data sets are; by default $ORTHOPTIM_DATA, else the user's cache."),
-]
-Nproc = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Processes that train together, each on its part of every batch.")
-]
-Sharded = Annotated[
-    bool,
-    typer.Option(
-        "--sharded", help="With --nproc: each process keeps its part of every parameter (FSDP2), not all of them."
-    ),
-]
-Variant = Annotated[str | None, _choice("VARIANT", "code (A as published) or paper (as in the text).", "code", "paper")]
-Constraint = Annotated[
-    str | None,
-    typer.Option(
-        "--constraint",
-        metavar="CONSTRAINT",
-        help="filters (a layer is one orthogonal matrix), kernels (each 3×3 kernel is one) or none (Adam alone).",
-        autocompletion=lambda: ["filters", "kernels", "none"],
-    ),
-]
-Epochs = Annotated[str | None, _size("EPOCHS", "Length of the training, at most.")]
-BatchSize = Annotated[str | None, _size("IMAGES", "Images of a batch.")]
-TrainImages = Annotated[str | None, _size("IMAGES", "Train (and validate) on the first so many images.")]
-Widths = Annotated[str | None, _size("WIDTHS", "Channels of the three groups, as 64,256,256.")]
-Init = Annotated[
-    str | None,
-    _size("INIT", "project (the network's own start, projected), random, or auto: project filters, random kernels."),
-]
-Amp = Annotated[bool | None, typer.Option(help="Forward pass in bfloat16; weights stay float32.")]
-Dim = Annotated[
-    str | None, _size("DIM", "Dimension of the tokens, and of the orthogonal matrices; a multiple of the heads.")
-]
-Depth = Annotated[str | None, _size("DEPTH", "Number of blocks.")]
-Units = Annotated[str | None, _size("UNITS", "K, the length of each node's output.")]
-Evaluations = Annotated[str | None, _size("N", "Records in an epoch.")]
-Plateau = Annotated[str | None, _size("EPOCHS", "Epochs without progress after which the learning rate is halved.")]
-Progress = Annotated[str | None, _size("BPD", "Gain of validation bpd that counts as progress.")]
-Patience = Annotated[str | None, _size("EPOCHS", "Epochs without a gain of 0.001 bpd after which training ends.")]
-
-RESULTS = Path("results")
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _command(name: str) -> Callable[[Function], Function]:
-    experiment = EXPERIMENTS[name]
-    return app.command(name, help=help_pages.of(experiment), short_help=experiment.title)
-
-
-@_command("pca")
-def pca(
-    scale: Scale = "laptop",
-    methods: Methods = None,
-    seeds: Seeds = None,
-    variant: Variant = None,
-    dtype: Dtype = None,
-    device: Device = "cpu",
-    threads: Threads = None,
-    out: Out = RESULTS,
-    overrides: Overrides = None,
-    timeout: Timeout = None,
-    retry: Retry = False,
-    checkpoint_every: CheckpointEvery = 5.0,
+def run(
+    experiment: Annotated[
+        str, typer.Argument(metavar="EXPERIMENT", help=", ".join(EXPERIMENTS), autocompletion=lambda: list(EXPERIMENTS))
+    ],
+    scale: Annotated[str, _option("SCALE", "tiny, laptop (the default) or paper.", *SCALES)] = "laptop",
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Names or shell patterns, by comma or repeated. Default: those of the experiment.",
+            autocompletion=_complete_methods,
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, _option("SEEDS", "How many (3), a range (0-9) or a list (4,7). Default: as many as the scale has.")
+    ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            "--variant",
+            "--constraint",
+            metavar="VARIANT",
+            help="pca, precision: code or paper. cnn: filters, kernels or none.",
+            autocompletion=_complete_variants,
+        ),
+    ] = None,
+    dtype: Annotated[str | None, _option("DTYPE", "float32 (the default) or float64.", "float32", "float64")] = None,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, …")] = "cpu",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Threads of torch on the CPU, in each process. Default: all cores, shared."
+        ),
+    ] = None,
+    nproc: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes that train together, each on its part of every batch.")
+    ] = 1,
+    sharded: Annotated[
+        bool,
+        typer.Option(
+            "--sharded", help="With --nproc: each process keeps its part of every parameter (FSDP2), not all of them."
+        ),
+    ] = False,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results go.")] = Path("results"),
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="METHOD.OPTION=VALUE", help="Another hyperparameter. May be repeated."),
+    ] = None,
+    timeout: Annotated[
+        float | None, _option("SECONDS", "Training seconds after which a trial is stopped. Default: none.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run trials again that failed or timed out.")] = False,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints of a trial.")
+    ] = 5.0,
+    data_dir: Annotated[
+        Path | None, _option("FOLDER", "Where the data sets are. Default: $ORTHOPTIM_DATA, else the user's cache.")
+    ] = None,
+    epochs: Annotated[str | None, _option("EPOCHS", "Networks: length of the training, at most.")] = None,
+    batch_size: Annotated[str | None, _option("IMAGES", "Networks: images of a batch.")] = None,
+    train_images: Annotated[str | None, _option("IMAGES", "Networks: train on the first so many images.")] = None,
+    amp: Annotated[
+        bool | None, typer.Option(help="cnn, vit: forward pass in bfloat16; weights stay float32.", show_default=False)
+    ] = None,
+    widths: Annotated[str | None, _option("WIDTHS", "cnn: channels of the three groups, as 64,256,256.")] = None,
+    init: Annotated[
+        str | None, _option("INIT", "cnn: project, random, or auto: project filters, random kernels.", *INIT_NAMES)
+    ] = None,
+    dim: Annotated[str | None, _option("DIM", "vit: dimension of the tokens; a multiple of the heads.")] = None,
+    depth: Annotated[str | None, _option("DEPTH", "vit: number of blocks.")] = None,
+    units: Annotated[str | None, _option("UNITS", "circuits, stepsize: K, the length of each node's output.")] = None,
+    evaluations: Annotated[str | None, _option("N", "circuits, stepsize: records in an epoch.")] = None,
+    plateau: Annotated[
+        str | None, _option("EPOCHS", "circuits, stepsize: epochs without progress until the learning rate is halved.")
+    ] = None,
+    progress: Annotated[
+        str | None, _option("BPD", "circuits, stepsize: gain of validation bpd that counts as progress.")
+    ] = None,
+    patience: Annotated[
+        str | None, _option("EPOCHS", "circuits, stepsize: epochs without a gain of 0.001 bpd until training ends.")
+    ] = None,
 ) -> None:
-    """Online PCA."""
-    _run("pca", locals())
-
-
-@_command("procrustes")
-def procrustes(
-    scale: Scale = "laptop",
-    methods: Methods = None,
-    seeds: Seeds = None,
-    dtype: Dtype = None,
-    device: Device = "cpu",
-    threads: Threads = None,
-    out: Out = RESULTS,
-    overrides: Overrides = None,
-    timeout: Timeout = None,
-    retry: Retry = False,
-    checkpoint_every: CheckpointEvery = 5.0,
-) -> None:
-    """Orthogonal Procrustes."""
-    _run("procrustes", locals())
-
-
-@_command("precision")
-def precision(
-    scale: Scale = "laptop",
-    methods: Methods = None,
-    seeds: Seeds = None,
-    variant: Variant = None,
-    device: Device = "cpu",
-    threads: Threads = None,
-    out: Out = RESULTS,
-    overrides: Overrides = None,
-    timeout: Timeout = None,
-    retry: Retry = False,
-    checkpoint_every: CheckpointEvery = 5.0,
-) -> None:
-    """Online PCA in three precisions."""
-    _run("precision", locals())
-
-
-@_command("cnn")
-def cnn(
-    scale: Scale = "laptop",
-    methods: Methods = None,
-    seeds: Seeds = None,
-    constraint: Constraint = None,
-    dtype: Dtype = None,
-    device: Device = "cpu",
-    threads: Threads = None,
-    nproc: Nproc = 1,
-    sharded: Sharded = False,
-    out: Out = RESULTS,
-    overrides: Overrides = None,
-    timeout: Timeout = None,
-    retry: Retry = False,
-    checkpoint_every: CheckpointEvery = 5.0,
-    data_dir: DataDir = None,
-    epochs: Epochs = None,
-    widths: Widths = None,
-    batch_size: BatchSize = None,
-    train_images: TrainImages = None,
-    init: Init = None,
-    amp: Amp = None,
-) -> None:
-    """A convolutional network on CIFAR-10."""
-    _run("cnn", locals())
-
-
-@_command("vit")
-def vit(
-    scale: Scale = "laptop",
-    methods: Methods = None,
-    seeds: Seeds = None,
-    device: Device = "cpu",
-    threads: Threads = None,
-    out: Out = RESULTS,
-    overrides: Overrides = None,
-    timeout: Timeout = None,
-    retry: Retry = False,
-    checkpoint_every: CheckpointEvery = 5.0,
-    data_dir: DataDir = None,
-    epochs: Epochs = None,
-    dim: Dim = None,
-    depth: Depth = None,
-    batch_size: BatchSize = None,
-    train_images: TrainImages = None,
-    amp: Amp = None,
-) -> None:
-    """A vision transformer on CIFAR-10."""
-    _run("vit", locals())
-
-
-@_command("circuits")
-@_command("stepsize")
-def circuits(
-    ctx: typer.Context,
-    scale: Scale = "laptop",
-    methods: Methods = None,
-    seeds: Seeds = None,
-    dtype: Dtype = None,
-    device: Device = "cpu",
-    threads: Threads = None,
-    nproc: Nproc = 1,
-    sharded: Sharded = False,
-    out: Out = RESULTS,
-    overrides: Overrides = None,
-    timeout: Timeout = None,
-    retry: Retry = False,
-    checkpoint_every: CheckpointEvery = 5.0,
-    data_dir: DataDir = None,
-    units: Units = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    train_images: TrainImages = None,
-    evaluations: Evaluations = None,
-    plateau: Plateau = None,
-    progress: Progress = None,
-    patience: Patience = None,
-) -> None:
-    """Squared unitary circuits."""
-    _run(ctx.info_name or "", locals())
-
-
-def _run(name: str, options: Mapping[str, Any]) -> None:
-    """Run an experiment with the options of its command, and print what came out."""
+    """Run an experiment, and print what came out."""
+    options = {name: value for name, value in locals().items() if name != "experiment"}
     with one_line_errors():
-        if options.get("data_dir") is not None:
-            os.environ[datasets.VARIABLE] = str(options["data_dir"])
-        job = make_job(name, options)
+        if data_dir is not None:
+            os.environ[datasets.VARIABLE] = str(data_dir)
+        job = make_job(experiment, options)
         try:
             if "nproc" in job.config and not torchrun.is_worker():
                 job.experiment.prepare(job.config)  # or every process would say what is missing
-                status = torchrun.launch(sys.argv[1:], job.config["nproc"], job.config["threads"])
-                raise typer.Exit(status)
+                raise typer.Exit(torchrun.launch(sys.argv[1:], nproc, job.config["threads"]))
             if torchrun.is_worker():
-                torchrun.join(torch.device(job.config["device"]))
+                torchrun.join(torch.device(device))
             console = Console()
             with display(console, job.methods, job.seeds) as watcher:
-                run = runner.run(job, watcher)
+                finished = runner.run(job, watcher)
         except (runner.Interrupted, KeyboardInterrupt) as stopped:
             raise typer.Exit(_interrupted(job, getattr(stopped, "signum", 2))) from None
         if ranks.is_first():
-            _print_results(job, run, console)
+            _print_results(job, finished, console)
 
 
 def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
-    """What the options of a command ask for.
+    """The run that the options of the command describe.
 
     Raises:
         ValueError: in one line, if it cannot be had.
     """
-    experiment = EXPERIMENTS[name]
+    experiment = EXPERIMENTS[arguments.choice("experiment", name, list(EXPERIMENTS))]
     scale = arguments.choice("scale", options["scale"], list(experiment.scales))
-    variant, dtype = options.get(experiment.variant_option), options.get("dtype")
-    default_sizes = experiment.scales[scale].sizes
-    sizes = {
-        key: arguments.setting(key, value, default_sizes[key]) if isinstance(value, str) else value
-        for key, value in options.items()
-        if key in default_sizes and value is not None
-    }
+    variant, dtype, nproc = options["variant"], options["dtype"], options["nproc"]
     chosen: dict[str, Any] = {
-        "variant": variant and arguments.choice(experiment.variant_option, variant, list(experiment.variants)),
-        "sizes": sizes,
+        "variant": variant and arguments.choice("variant", variant, list(experiment.variants)),
+        "sizes": arguments.sizes(experiment, scale, {size: options[size] for size in SIZES}),
     }
     offered = list(experiment.methods(configuration(experiment, scale, **chosen)))
     names = arguments.chosen_methods(experiment, offered, options["methods"] or [])
-    nproc = options.get("nproc", 1)
     config = configuration(
         experiment,
         scale,
@@ -312,10 +180,10 @@ def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
         device=arguments.device(options["device"]),
         threads=options["threads"] or max(1, torch.get_num_threads() // nproc),
         nproc=nproc,
-        sharded=options.get("sharded", False),
+        sharded=options["sharded"],
         overrides=arguments.overrides(options["overrides"] or [], names),
     )
-    arguments.check_processes(config)
+    arguments.check_processes(experiment, config)
     seeds = arguments.seeds(options["seeds"], experiment.scales[scale])
     rest = (options["timeout"], options["retry"], options["checkpoint_every"])
     job = runner.Job(experiment, config, names, seeds, options["out"], *rest)

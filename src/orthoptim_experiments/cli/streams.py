@@ -1,4 +1,4 @@
-"""Standard streams as a command finds them: closed, full, or without letters for what is written to them."""
+"""Standard streams that are closed, full, or of an encoding that lacks the characters written to them."""
 
 import contextlib
 import errno
@@ -43,7 +43,7 @@ def _open_closed() -> None:
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-    """What standard output cannot take ends the program in one line; that of a reader who went away, in none."""
+    """End the program in one line if standard output fails, and silently if its reader has gone."""
     try:
         yield
     except OSError as error:

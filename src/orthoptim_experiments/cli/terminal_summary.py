@@ -1,4 +1,4 @@
-"""What is printed when a run has ended: how the methods did, and what that says to the claims."""
+"""The tables that are printed when a run has ended: results by method, and verdicts on claims."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ from orthoptim_experiments.harness.records import Run, Trial
 
 
 def summary(run: Run, names: Sequence[str]) -> Table:
-    """How the methods did: ends, steps and time to the tolerance, and what was last measured."""
+    """Results by method: statuses, steps and time to the tolerance, and last values."""
     tolerance = run.config.get("tolerance")
     table = Table(title=f"{run.experiment}, {run.config['scale']}", title_justify="left")
     table.add_column("method", no_wrap=True)
@@ -42,13 +42,13 @@ def summary(run: Run, names: Sequence[str]) -> Table:
 
 
 def verdicts(findings: Sequence[tuple[Claim, Verdict]]) -> Table:
-    """What is claimed and what was measured, for the claims that could be judged."""
+    """Claims and verdicts, for the claims that could be judged."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    for claim, (found, measured) in findings:
-        if found != "not measured":
-            style = "green" if found == "confirmed" else "yellow"
-            table.add_row(Text(found, style), Text.assemble(claim.says, "\n", (measured, "dim")))
+    for claim, (result, measured) in findings:
+        if result != "not measured":
+            style = "green" if result == "confirmed" else "yellow"
+            table.add_row(Text(result, style), Text.assemble(claim.says, "\n", (measured, "dim")))
     return table
 
 

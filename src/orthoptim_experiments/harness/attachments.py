@@ -1,18 +1,7 @@
-"""What an experiment may add to its section of the report, beyond curves, table and claims."""
+"""Images that an experiment adds to its section of the report."""
 
 import base64
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table: a header, and rows of as many cells, the first of each the row's own header."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,6 +24,3 @@ class Picture:
     def uri(self) -> str:
         """The image as a data URI."""
         return "data:image/png;base64," + base64.b64encode(self.png).decode()
-
-
-Exhibit = Table | Picture

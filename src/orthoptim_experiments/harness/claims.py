@@ -1,8 +1,8 @@
-"""What the paper says, put so that data can confirm or refute it."""
+"""Claims of the paper, stated so that data can confirm or refute them."""
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -10,10 +10,14 @@ from orthoptim_experiments.harness.records import Run, Trial
 
 
 class Verdict(NamedTuple):
-    """What the data say to a claim: the verdict, and the figures it rests on, in words."""
+    """The verdict on a claim, and the measured figures it rests on, in words."""
 
     verdict: Literal["confirmed", "refuted", "not measured"]
     measured: str
+
+
+Judge = Callable[[Run], Verdict]
+"""Computes a verdict from a run."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Claim:
     """
 
     says: str
-    judge: Callable[[Run], Verdict]
+    judge: Judge
     source: str = "paper"
 
 
@@ -36,10 +40,32 @@ def verdict(holds: bool, measured: str) -> Verdict:
     return Verdict("confirmed" if holds else "refuted", measured)
 
 
-def missing(run: Run, *methods: str) -> Verdict | None:
-    """The verdict "not measured" if a method has no finished trial or failed; None if all have."""
-    absent = [m for m in methods if not any(t.status and t.status != "failed" for t in run.of(m))]
-    return Verdict("not measured", f"not run: {', '.join(absent)}") if absent else None
+def requires(*methods: str) -> Callable[[Judge], Judge]:
+    """Make the verdict of a judge "not measured" unless each method has a finished trial that did not fail."""
+
+    def decorate(judge: Judge) -> Judge:
+        def judge_if_run(run: Run) -> Verdict:
+            absent = [m for m in methods if not any(t.status and t.status != "failed" for t in run.of(m))]
+            return Verdict("not measured", f"not run: {', '.join(absent)}") if absent else judge(run)
+
+        return judge_if_run
+
+    return decorate
+
+
+def figures(values: Mapping[str, float], spec: str = ".1e") -> str:
+    """Values by method, in words.
+
+    Example:
+        >>> figures({"POGO": 0.25, "RGD": 0.5}, ".0%")
+        'POGO 25%, RGD 50%'
+    """
+    return ", ".join(f"{method} {value:{spec}}" for method, value in values.items())
+
+
+def ascending(values: Mapping[str, float]) -> dict[str, float]:
+    """The values in ascending order."""
+    return dict(sorted(values.items(), key=lambda item: item[1]))
 
 
 def time_to(run: Run, method: str) -> float:
@@ -53,7 +79,7 @@ def steps_to(run: Run, method: str) -> float:
 
 
 def statuses(run: Run, method: str) -> list[str]:
-    """How the finished trials of a method ended."""
+    """The statuses of the finished trials of a method."""
     return [str(trial.status) for trial in _finished(run, method)]
 
 
@@ -68,7 +94,7 @@ def growth(run: Run, method: str) -> list[float]:
 
 
 def seconds(value: float) -> str:
-    """For people.
+    """A time, formatted.
 
     Example:
         >>> seconds(1.25), seconds(math.inf)
@@ -77,11 +103,12 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if math.isfinite(value) else "never"
 
 
-def ranking(run: Run, times: dict[str, float]) -> str:
+def ranking(run: Run, times: Mapping[str, float]) -> str:
     """Times to the tolerance in the order of arrival, for people."""
-    ordered = sorted(times.items(), key=lambda item: item[1])
-    shown = ", ".join(f"{method} {seconds(value)} ({steps_to(run, method):.0f} steps)" for method, value in ordered)
-    return f"to a gap of {run.config['tolerance']:.0e}: {shown}".replace(" (inf steps)", "")
+    parts = [
+        f"{method} {seconds(time)} ({steps_to(run, method):.0f} steps)" for method, time in ascending(times).items()
+    ]
+    return f"to a gap of {run.config['tolerance']:.0e}: {', '.join(parts)}".replace(" (inf steps)", "")
 
 
 def _finished(run: Run, method: str) -> list[Trial]:

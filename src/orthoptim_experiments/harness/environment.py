@@ -1,4 +1,4 @@
-"""Where results come from: versions, machine, threads, revision of the code."""
+"""The environment of a run: versions, machine, threads, revision of the code."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from orthoptim_experiments.harness import ranks
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """All that a reader of the results may want to know about the machine, as plain values."""
+    """What determines times and rounding, as plain values."""
     facts: dict[str, Any] = {
         "orthoptim": oo.__version__,
         "revision": revision(),

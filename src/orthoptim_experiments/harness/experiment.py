@@ -15,14 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from orthoptim.tensors import full
-from orthoptim_experiments.harness.attachments import Exhibit
+from orthoptim_experiments.harness.attachments import Picture
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.methods import Options, Params
 from orthoptim_experiments.harness.panels import PAPER, Panel, Target
 from orthoptim_experiments.harness.records import Run, Status
 
 Config = dict[str, Any]
-"""All that determines the results of an experiment, but method and seed: plain values."""
+"""Plain values that determine the results of an experiment, except method and seed."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 def left_manifold(optimizer: torch.optim.Optimizer, step: int) -> Outcome | None:
-    """Nobody writes to the parameters of a trial: what had to be rescued had left the manifold by its own steps."""
+    """Diverged, if a matrix had to be rescued: nobody writes to parameters, so its own steps left the manifold."""
     rescued = sum(int(full(state["rescued"]).sum()) for state in optimizer.state.values() if "rescued" in state)
     if rescued == 0:
         return None
@@ -45,7 +45,7 @@ def left_manifold(optimizer: torch.optim.Optimizer, step: int) -> Outcome | None
 
 
 class Problem(ABC):
-    """What one optimizer has to solve, and how far it is.
+    """A problem for one optimizer, with its progress.
 
     Attributes:
         step: how often it has advanced.
@@ -58,7 +58,7 @@ class Problem(ABC):
 
     @abstractmethod
     def parameters(self) -> Params:
-        """What the optimizer is given: parameters, or param groups."""
+        """The parameters or param groups of the optimizer."""
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the optimizer; the clock does not run yet."""
@@ -86,7 +86,7 @@ class Problem(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All it takes to go on as if never stopped, as tensors and plain values."""
+        """The state that an exact resumption needs, as tensors and plain values."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -95,10 +95,10 @@ class Problem(ABC):
 
 @dataclass(frozen=True)
 class Scale:
-    """How large an experiment is run.
+    """The size of an experiment.
 
     Attributes:
-        summary: one line for the manual.
+        summary: one line for the help.
         seeds: how many.
         sizes: what goes into the configuration.
     """
@@ -114,10 +114,10 @@ class Experiment(ABC):
     Attributes:
         name: in commands and file names.
         title: of the page.
-        about: the manual, as paragraphs.
+        about: a description, as paragraphs.
         scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
         variants: by name, with one line each; the first is the default.
-        variant_option: the name of the option that chooses one.
+        parallel: whether several processes can train together, each on its part of a batch of ``batch_size`` examples.
         dtypes: those it can be run in; the first is the default.
         default_methods: those that take part if none are asked for.
         claims: what is said about it.
@@ -130,7 +130,7 @@ class Experiment(ABC):
     about: ClassVar[str]
     scales: ClassVar[Mapping[str, Scale]]
     variants: ClassVar[Mapping[str, str]] = {}
-    variant_option: ClassVar[str] = "variant"
+    parallel: ClassVar[bool] = False
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()
@@ -157,11 +157,11 @@ class Experiment(ABC):
         return nullcontext()
 
     def target(self, config: Config) -> Target | None:
-        """What trials aim at, and are timed to: the gap at which they stop, unless told otherwise."""
+        """The value that trials are timed to: by default the gap at which they stop."""
         return Target("gap", config["tolerance"]) if "tolerance" in config else None
 
-    def exhibits(self, run: Run) -> Sequence[Exhibit]:
-        """Tables and images for the report page, beyond what it shows of every experiment."""
+    def attachments(self, run: Run) -> Sequence[Picture]:
+        """Images for the report page, beyond what it shows of every experiment."""
         return ()
 
 
@@ -178,9 +178,9 @@ def configuration(
     sizes: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Options] | None = None,
 ) -> Config:
-    """What is run, but for methods and seeds; ``sizes`` replace those of the scale, ``overrides`` hyperparameters.
+    """The configuration of a run; ``sizes`` replace those of the scale, ``overrides`` hyperparameters.
 
-    One process is no part of a configuration; ``nproc`` of them are: their sums are rounded otherwise.
+    ``nproc`` is part of it only if there are several processes, whose sums round differently.
     """
     config: Config = {"experiment": experiment.name, "scale": scale, **experiment.scales[scale].sizes, **(sizes or {})}
     if experiment.variants:

@@ -18,13 +18,13 @@ LONGEST_LINE = 8 << 20
 LONGEST_NAME = 200
 LONGEST_TEXT = 10_000
 DEEPEST = 8
-"""How deep values may be nested in one another, the line itself counted."""
+"""The deepest nesting of values, the line itself included."""
 
 MOST_VALUES = 1000
-"""Of a table, or of one value in it."""
+"""The most values in a table, or nested in one of its values."""
 
 LARGEST_COUNT = 1 << 53
-"""Of steps: what a double counts exactly."""
+"""The largest number of steps: doubles are exact up to it."""
 
 LONGEST_TIME = 1e10
 """Seconds: three centuries."""
@@ -38,7 +38,7 @@ Check = Callable[[object, str], Any]
 
 
 class DefectError(ValueError):
-    """What is wrong with a line or a field, in a few words."""
+    """A defect of a line or a field, in a few words."""
 
 
 def parse(line: bytes) -> dict[str, Any]:
@@ -151,37 +151,37 @@ def plain(value: object, field: str) -> Any:
     return value
 
 
-def of(entry: dict[str, Any], field: str, check: Callable[[object, str], _Value]) -> _Value:
-    """The field of an entry, checked."""
+def required(entry: dict[str, Any], field: str, check: Callable[[object, str], _Value]) -> _Value:
+    """The checked value of a field that must be there."""
     if field not in entry:
         raise DefectError(f"it has no {field!r}")
     return check(entry[field], field)
 
 
 def table(
-    entry: dict[str, Any], field: str, tell: Callable[[str], None], checks: Mapping[str, Check] | None = None
+    entry: dict[str, Any], field: str, report: Callable[[str], None], checks: Mapping[str, Check] | None = None
 ) -> dict[str, Any]:
-    """A table of plain values; those that are wrong are told of and left out, and so is a table that is none.
+    """A table of plain values; wrong ones are reported and left out.
 
     Args:
         entry: the entry.
         field: where in it the table is.
-        tell: called with each defect.
+        report: called with each defect.
         checks: of values that are more than shown, by their names.
     """
     given, values = entry.get(field), {}
     if not isinstance(given, dict):
-        tell(f"{field} {excerpt(given)} is not a table" if field in entry else f"it has no {field!r}")
+        report(f"{field} {excerpt(given)} is not a table" if field in entry else f"it has no {field!r}")
         return {}
     if len(given) > MOST_VALUES:
-        tell(f"{field} has {len(given)} values, more than {MOST_VALUES}")
+        report(f"{field} has {len(given)} values, more than {MOST_VALUES}")
         return {}
     for key, value in given.items():
         try:
             check = (checks or {}).get(name(key, f"a name in {field}"), plain)
             values[key] = check(value, f"{field} {key!r}")
         except DefectError as defect:
-            tell(str(defect))
+            report(str(defect))
     return values
 
 
@@ -196,7 +196,7 @@ CONFIG: dict[str, Check] = {
     **dict.fromkeys(("p", "n", "units", "budget", "stride", "threads", "nproc"), count),
     **dict.fromkeys(("experiment", "scale", "variant", "dtype", "device", "dataset"), name),
 }
-"""What figures, tables and claims compute with; everything else in a configuration is only shown."""
+"""Checks of the settings that figures, tables and claims compute with; all others are only displayed."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

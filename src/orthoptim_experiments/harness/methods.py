@@ -15,7 +15,7 @@ Options = Mapping[str, Any]
 """Plain values, as results keep them: ``lr``, options of the method, ``base`` (a name), hyperparameters of the base."""
 
 Params = Any
-"""Whatever an optimizer takes: parameters or param groups."""
+"""Parameters or param groups."""
 
 Dash = Literal["solid", "dash", "dot", "dashdot"]
 

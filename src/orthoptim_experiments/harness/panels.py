@@ -1,4 +1,4 @@
-"""What is shown of the records, in figures and on the report page alike: which columns, against what, to what end."""
+"""The panels of figures and of the report page: which columns of the records are drawn, and against what."""
 
 from dataclasses import dataclass
 
@@ -18,10 +18,10 @@ LABELS = {
     "test_bpd": "test bits per dimension",
     "time": "training time (s)",
 }
-"""How the columns of the records are called on an axis; a column not named here is called by its name."""
+"""Axis labels of columns; others are labelled by their names."""
 
 LOG = ("gap", "projected_gap", "distance", "max_distance")
-"""The columns whose nature is their order of magnitude."""
+"""The columns that are drawn on a log axis."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Panel:
 
     @property
     def x_label(self) -> str:
-        """Of the horizontal axis."""
+        """The label of the horizontal axis."""
         return label(self.x)
 
     @property
     def y_label(self) -> str:
-        """Of the vertical axis."""
+        """The label of the vertical axis."""
         return self.label or label(self.y)
 
 
@@ -89,5 +89,5 @@ PAPER = (Panel("time", "gap"), Panel("step", "gap"), Panel("time", "distance"))
 
 
 def label(column: str) -> str:
-    """How a column is called on an axis."""
+    """The axis label of a column."""
     return LABELS.get(column, column.replace("_", " "))

@@ -1,8 +1,8 @@
-"""The processes that train one model together, in step; one process alone is a group of one, and pays nothing.
+"""The processes that train one model together. A single process is a group of one: it calls no collective.
 
-Every rank runs the same program on its part of each batch. Sums over all ranks have the same bits on each of them, so
-what all compute from them is the same, too: parameters, learning rates, when to stop. What only one can know, such as
-the results on the disk or the time of the day, is decided by the first rank or by the largest value.
+Every rank runs the same program on its part of each batch. Sums over all ranks have the same bits on each rank, so
+parameters, learning rates and the end of the training are the same on all. What differs between ranks (the results on
+the disk, the time, a signal) is decided by the first rank, or by the largest value.
 """
 
 import os
@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from orthoptim.tensors import is_dtensor
 
 T = TypeVar("T")
 
@@ -42,44 +44,44 @@ def join(device: torch.device, **options: Any) -> None:
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """The number of processes."""
     return dist.get_world_size() if _joined() else 1
 
 
 def rank() -> int:
-    """Which of them this is; the first is 0."""
+    """The index of this process; the first is 0."""
     return dist.get_rank() if _joined() else 0
 
 
 def is_first() -> bool:
-    """Whether this is the rank that writes results and shows how the run goes on."""
+    """Whether this is the rank that writes results and prints progress."""
     return rank() == 0
 
 
-def part(count: int) -> slice:
-    """Which of so many items are this rank's: consecutive ones, and up to one as many as any other's.
+def local_slice(count: int) -> slice:
+    """The part of ``count`` items that this rank processes: consecutive, and of equal size on all ranks, up to one.
 
     Example:
-        >>> list(range(5))[part(5)]
+        >>> list(range(5))[local_slice(5)]
         [0, 1, 2, 3, 4]
     """
     return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
 
 
-def batches(count: int, size: int) -> Iterator[slice]:
-    """This rank's part of so many items in batches of at most ``size``; as many on all ranks, the last perhaps empty.
+def local_batches(count: int, size: int) -> Iterator[slice]:
+    """This rank's part of ``count`` items in batches of at most ``size``; all ranks get as many, perhaps empty ones.
 
     Example:
-        >>> list(batches(5, 2))
+        >>> list(local_batches(5, 2))
         [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    own = part(count)
-    for begin in range(own.start, own.start + -(-count // world_size()), size):
-        yield slice(min(begin, own.stop), min(begin + size, own.stop))
+    local = local_slice(count)
+    for begin in range(local.start, local.start + -(-count // world_size()), size):
+        yield slice(min(begin, local.stop), min(begin + size, local.stop))
 
 
-def of_first(value: T) -> T:
-    """The first rank's value, a plain one, on all ranks."""
+def broadcast_from_first(value: T) -> T:
+    """The value of the first rank, on all ranks."""
     if world_size() == 1:
         return value
     values = [value]
@@ -87,27 +89,27 @@ def of_first(value: T) -> T:
     return values[0]
 
 
-def largest(*values: int) -> tuple[int, ...]:
-    """Each of the values as it is where it is largest."""
+def all_reduce_max(*values: int) -> tuple[int, ...]:
+    """The largest of each value over all ranks."""
     if world_size() == 1:
         return values
-    found = torch.tensor(values, dtype=torch.int64)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return tuple(found.tolist())
+    tensor = torch.tensor(values, dtype=torch.int64)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return tuple(tensor.tolist())
 
 
-def total(tensor: Tensor) -> Tensor:
-    """The sum over all ranks, in the place of each one's own."""
+def all_reduce_sum(tensor: Tensor) -> Tensor:
+    """The sum over all ranks, in place."""
     if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def sum_gradients(params: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
-    """Make gradients and loss, each of this rank's part of a batch, those of the whole batch.
+    """Replace gradients and loss of this rank's part of a batch by those of the whole batch.
 
-    One flat buffer goes over the wire, whatever the number of parameters. A parameter without a gradient must have
-    none on any rank. Those of which ranks hold parts have summed their gradients already.
+    One all-reduce of a flat buffer serves all parameters. A parameter without a gradient must have none on any rank.
+    FSDP has summed the gradients of sharded parameters already.
 
     Args:
         params: with their gradients, which are replaced.
@@ -118,23 +120,18 @@ def sum_gradients(params: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return loss
-    own = [_real(param.grad) for param in params if param.grad is not None and not is_split(param.grad)]
-    flat = torch.cat([loss.detach().reshape(1), *(grad.reshape(-1) for grad in own)])
-    whole, *summed = torch.split(total(flat), [1, *(grad.numel() for grad in own)])
-    for grad, values in zip(own, summed, strict=True):
+    grads = [_real(param.grad) for param in params if param.grad is not None and not is_dtensor(param.grad)]
+    flat = torch.cat([loss.detach().reshape(1), *(grad.reshape(-1) for grad in grads)])
+    batch_loss, *summed = torch.split(all_reduce_sum(flat), [1, *(grad.numel() for grad in grads)])
+    for grad, values in zip(grads, summed, strict=True):
         grad.copy_(values.view(grad.shape))
-    return whole[0]
+    return batch_loss[0]
 
 
-def is_split(value: object) -> bool:
-    """Whether ranks hold parts of it: a DTensor, told by its mesh, as its class takes long to import."""
-    return isinstance(value, Tensor) and hasattr(value, "device_mesh")
-
-
-def start_alike(module: nn.Module) -> None:
+def broadcast_parameters(module: nn.Module) -> None:
     """Give all ranks the parameters and buffers of the first.
 
-    They are drawn alike from the seed; but processors of another make may round otherwise on the way.
+    All ranks draw them from the same seed, but other processors may round differently.
     """
     if world_size() > 1:
         with torch.no_grad():
@@ -142,8 +139,8 @@ def start_alike(module: nn.Module) -> None:
                 dist.broadcast(_real(tensor), src=0)
 
 
-def agree(text: str) -> bool:
-    """Whether all ranks give the same text."""
+def all_equal(text: str) -> bool:
+    """Whether all ranks pass the same text."""
     if world_size() == 1:
         return True
     texts: list[str | None] = [None] * world_size()
@@ -151,13 +148,14 @@ def agree(text: str) -> bool:
     return len(set(texts)) == 1
 
 
-def confirm_failure(error: Exception) -> None:
+def confirm_failure(error: Exception, patience: timedelta = PATIENCE) -> None:
     """Return if all ranks have failed: then it is the trial that fails.
 
     A rank that fails alone has lost the others, or they will lose it: the group goes no further.
 
     Args:
         error: how this rank failed.
+        patience: how long to wait for the others.
 
     Raises:
         LostError: if not all have failed.
@@ -165,7 +163,7 @@ def confirm_failure(error: Exception) -> None:
     if world_size() == 1:
         return
     try:
-        dist.monitored_barrier(_failures, PATIENCE)
+        dist.monitored_barrier(_failures, patience)
     except RuntimeError:
         raise LostError(f"{type(error).__name__}: {error}") from error
 

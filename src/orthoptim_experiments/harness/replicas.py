@@ -1,4 +1,4 @@
-"""Ranks that train together hold the same bits; here it is seen that they do."""
+"""Checks that all ranks hold the same bits."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -15,17 +15,17 @@ class ReplicasError(RuntimeError):
 
 
 def common_digest(state: Mapping[str, Any]) -> str:
-    """The digest of a state that all ranks have; for one process alone, which has nobody to agree with, empty.
+    """The digest of a state that all ranks share; empty for a single process.
 
     Raises:
-        ReplicasError: if they have not.
+        ReplicasError: if the states of the ranks differ.
     """
     if ranks.world_size() == 1:
         return ""
-    found = digest(state)
-    if not ranks.agree(found):
+    text = digest(state)
+    if not ranks.all_equal(text):
         raise ReplicasError("the processes have come to different models; give each the same number of threads")
-    return found
+    return text
 
 
 def digest(state: Mapping[str, Any]) -> str:
@@ -37,10 +37,10 @@ def digest(state: Mapping[str, Any]) -> str:
         >>> digest({"w": torch.zeros(2)}) == digest({"w": -torch.zeros(2)})
         False
     """
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for tensor in _tensors(state):
-        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()[:16]
+        sha256.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return sha256.hexdigest()[:16]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

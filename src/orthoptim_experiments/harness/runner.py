@@ -1,7 +1,7 @@
-"""Runs an experiment, trial by trial (a method on a seed), into a run file; and goes on where it was interrupted.
+"""Runs an experiment, trial by trial (a method on a seed), into a run file; resumes what was interrupted.
 
-Where several ranks train together, each of them runs this. The first alone writes, and decides what depends on what is
-written; the others follow it.
+Where several ranks train together, each runs this. The first alone writes records and checkpoints, and decides what
+depends on them.
 """
 
 import base64
@@ -22,27 +22,29 @@ from orthoptim_experiments.harness.clock import Clock
 from orthoptim_experiments.harness.environment import environment
 from orthoptim_experiments.harness.experiment import Config, Experiment, Outcome, Problem, run_id
 from orthoptim_experiments.harness.filenames import file_stem
-from orthoptim_experiments.harness.records import ResultsError, Run, RunFile, Trial, Unwritten, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.record_writer import DiscardingRunFile, RunFile
+from orthoptim_experiments.harness.records import ResultsError, Run, Trial
 from orthoptim_experiments.harness.trial_checkpoint import Checkpoint
 
 WARM_UP = 2
-"""Steps taken and thrown away before a method is first timed: kernels are chosen and threads started in them."""
+"""Untimed steps before a method is first timed: torch chooses kernels and starts threads in them."""
 
 LONGEST_MESSAGE = 2000
 """Characters of an error that are recorded."""
 
 
 class Watcher(Protocol):
-    """Whoever is told how a run goes on."""
+    """Receives the progress of a run."""
 
     def begin(self, method: str, seed: int, step: int, budget: int) -> None:
         """A trial begins, or goes on at a step."""
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
-        """The trial has come to a step; ``values`` are of its last record."""
+        """The trial has reached a step; ``values`` are those of its last record."""
 
     def end(self, method: str, seed: int, outcome: Outcome, step: int, seconds: float, known: bool) -> None:
-        """A trial has ended; ``known``: in an earlier run already."""
+        """A trial has ended; ``known``: in an earlier run."""
 
 
 class Interrupted(Exception):  # noqa: N818  (not an error)
@@ -59,7 +61,7 @@ class Interrupted(Exception):  # noqa: N818  (not an error)
 
 @dataclass(frozen=True)
 class Job:
-    """What to run.
+    """A run: an experiment, its configuration, methods and seeds.
 
     Attributes:
         experiment: the experiment.
@@ -113,22 +115,22 @@ def run(job: Job, watcher: Watcher) -> Run:
     }
     with _open(job.path, header) as file, _signals() as stop:
         warm: set[str] = set()
-        for seed in job.seeds:  # seed by seed, so that a run cut short still compares all methods
+        for seed in job.seeds:  # seed by seed: a run that is interrupted still compares all methods
             for method in job.methods:
                 former = file.run.trial(method, seed)
-                if ranks.of_first(_is_done(former, job.retry)):
-                    _tell_of(former, watcher)
+                if ranks.broadcast_from_first(_is_done(former, job.retry)):
+                    _report_known(former, watcher)
                     continue
                 if method not in warm:
                     _warm_up(job, method, seed)
                     warm.add(method)
                 _Attempt(job, file, watcher, method, seed, former).run(stop)
     complete = load(job.path)
-    complete.notice = file.run.notice  # that of the opening, which has mended what it tells of
+    complete.notice = file.run.notice  # opening the file has put the torn line aside, which the notice reports
     return complete
 
 
-def _open(path: Path, header: Mapping[str, Any]) -> RunFile | Unwritten:
+def _open(path: Path, header: Mapping[str, Any]) -> RunFile | DiscardingRunFile:
     """The file of the run, for the first of the ranks alone; all raise if it cannot be opened."""
     file, refusal = None, None
     if ranks.is_first():
@@ -136,9 +138,9 @@ def _open(path: Path, header: Mapping[str, Any]) -> RunFile | Unwritten:
             file = RunFile(path, header)
         except ResultsError as error:
             refusal = str(error)
-    if refusal := ranks.of_first(refusal):
+    if refusal := ranks.broadcast_from_first(refusal):
         raise ResultsError(refusal)
-    return file or Unwritten(path, header)
+    return file or DiscardingRunFile(path, header)
 
 
 def _is_done(trial: Trial | None, retry: bool) -> bool:
@@ -147,8 +149,8 @@ def _is_done(trial: Trial | None, retry: bool) -> bool:
     return not (retry and trial.status in ("failed", "timeout"))
 
 
-def _tell_of(trial: Trial | None, watcher: Watcher) -> None:
-    """Tell the watcher of a trial that is done; ranks but the first know nothing of it."""
+def _report_known(trial: Trial | None, watcher: Watcher) -> None:
+    """Report a trial that is done; only the first rank has read it."""
     if trial is not None and trial.status is not None:
         steps, times = trial.records["step"] or [0], trial.records["time"] or [0.0]
         outcome = Outcome(trial.status, trial.message)
@@ -156,10 +158,16 @@ def _tell_of(trial: Trial | None, watcher: Watcher) -> None:
 
 
 class _Attempt:
-    """One trial, from its beginning or its checkpoint to its end."""
+    """Runs one trial, from its beginning or its checkpoint to its end."""
 
     def __init__(
-        self, job: Job, file: RunFile | Unwritten, watcher: Watcher, method: str, seed: int, former: Trial | None
+        self,
+        job: Job,
+        file: RunFile | DiscardingRunFile,
+        watcher: Watcher,
+        method: str,
+        seed: int,
+        former: Trial | None,
     ) -> None:
         self.job, self.file, self.watcher = job, file, watcher
         self.method, self.seed, self.former = method, seed, former
@@ -196,7 +204,7 @@ class _Attempt:
 
     def _resume_or_begin(self, problem: Problem) -> None:
         saved = self.checkpoint.load()
-        if ranks.of_first(self._can_resume(saved)):
+        if ranks.broadcast_from_first(self._can_resume(saved)):
             if saved is None:  # the first rank has read it
                 raise OSError(f"cannot read {self.checkpoint.path}")
             problem.load_state_dict(saved["problem"])
@@ -211,7 +219,7 @@ class _Attempt:
     def _can_resume(self, saved: Mapping[str, Any] | None) -> bool:
         if saved is None or self.former is None or self.former.status is not None:
             return False
-        # what an earlier version of the experiment began with other hyperparameters begins anew
+        # an earlier version of the experiment may have begun it with other hyperparameters
         if self.former.options != _as_read(self.job.options(self.method)):
             return False
         self.former.truncate(saved["step"])
@@ -225,14 +233,14 @@ class _Attempt:
     def _advance(self, problem: Problem, stop: "_Stop") -> Outcome:
         values: dict[str, float] = {}
         while True:
-            own = problem.outcome()
+            reached = problem.outcome()
             late = self.job.timeout is not None and self.clock.elapsed >= self.job.timeout
             due = time.monotonic() - self.saved >= self.job.checkpoint_every
-            # clocks and signals differ between ranks, and what one does all must do
-            over, late_somewhere, signum, save = ranks.largest(own is not None, late, stop.signum, due)
-            if over and own is None:
+            # clocks and signals differ between ranks, which must all do the same
+            over, late_somewhere, signum, save = ranks.all_reduce_max(reached is not None, late, stop.signum, due)
+            if over and reached is None:
                 raise replicas.ReplicasError("the processes disagree on the end of the trial")
-            outcome = own or (self._timeout() if late_somewhere else None)
+            outcome = reached or (self._timeout() if late_somewhere else None)
             if (outcome is not None or problem.due()) and self.recorded < self.step:
                 values = problem.evaluate()
                 times = {"time": self.clock.elapsed, "processor_time": self.clock.processor}
@@ -283,12 +291,12 @@ def _warm_up(job: Job, method: str, seed: int) -> None:
 
 
 def _as_read(options: Mapping[str, Any]) -> dict[str, Any]:
-    """As the options come back from a file: with lists for tuples."""
+    """The options as they are read from a file: tuples become lists."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
 
 
 def _one_line(error: Exception) -> str:
-    """What went wrong, and where: the last line of ours or of a library in its traceback."""
+    """The error in one line, with file and line of its last frame."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())[:LONGEST_MESSAGE] or "no message"
@@ -296,14 +304,14 @@ def _one_line(error: Exception) -> str:
 
 
 class _Stop:
-    """Which signal has asked to stop; 0: none has."""
+    """The signal that asked to stop; 0 if none did."""
 
     signum = 0
 
 
 @contextmanager
 def _signals() -> Iterator[_Stop]:
-    """Within it, a first SIGINT or SIGTERM only leaves a mark: no step is cut in half. A second one acts as ever."""
+    """Record a first SIGINT or SIGTERM and finish the step under way; a second one acts as usual."""
     stop = _Stop()
     caught = (signal.SIGINT, signal.SIGTERM)
 
@@ -312,12 +320,12 @@ def _signals() -> Iterator[_Stop]:
         restore()
 
     def restore() -> None:
-        for each, handler in zip(caught, before, strict=True):
-            signal.signal(each, handler)
+        for number, handler in zip(caught, before, strict=True):
+            signal.signal(number, handler)
 
-    before = [signal.getsignal(each) for each in caught]
-    for each in caught:
-        signal.signal(each, mark)
+    before = [signal.getsignal(number) for number in caught]
+    for number in caught:
+        signal.signal(number, mark)
     try:
         yield stop
     finally:

@@ -6,19 +6,17 @@ half-written by a rank that is killed. It has to fit into the memory of one proc
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from orthoptim_experiments.harness import ranks
 
-if TYPE_CHECKING:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
-
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module] = (), methods: Iterable[str] = ()) -> None:
-    """Split all parameters among the ranks. They must be the same on all, see :func:`ranks.start_alike`.
+    """Split all parameters among the ranks. They must be the same on all, see :func:`ranks.broadcast_parameters`.
 
     Args:
         model: with parameters of one dtype outside the blocks.
@@ -42,13 +40,14 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module] = (), methods: Iterable[
 
 def full_state(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
     """The whole state of a model and its optimizers, gathered on every rank: collective if the model is sharded."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
 
+    options = StateDictOptions(full_state_dict=True)
     return {
-        "model": get_model_state_dict(model, options=_full()),
+        "model": get_model_state_dict(model, options=options),
         "optimizers": [
             # for an optimizer without a state torch would make one, and count a step
-            get_optimizer_state_dict(model, optimizer, options=_full()) if optimizer.state else {}
+            get_optimizer_state_dict(model, optimizer, options=options) if optimizer.state else {}
             for optimizer in optimizers
         ],
     }
@@ -56,16 +55,13 @@ def full_state(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, A
 
 def load_full_state(model: nn.Module, optimizers: Sequence[Optimizer], state: Mapping[str, Any]) -> None:
     """Load what :func:`full_state` returned: every rank has all of it, and keeps its part."""
-    from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
 
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         if saved:
-            set_optimizer_state_dict(model, optimizer, saved, options=_full())
+            tensors = [value for entry in saved["state"].values() for value in entry.values() if torch.is_tensor(value)]
+            # torch refuses to split a state of numbers alone, of which there is nothing to split
+            options = StateDictOptions(full_state_dict=any(tensor.dim() for tensor in tensors))
+            set_optimizer_state_dict(model, optimizer, saved, options=options)
     # the parameters last: torch makes the state of a new optimizer by a step, which moves orthogonal ones by a rounding
-    set_model_state_dict(model, state["model"], options=_full())
-
-
-def _full() -> "StateDictOptions":
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
-
-    return StateDictOptions(full_state_dict=True)
+    set_model_state_dict(model, state["model"], options=StateDictOptions(full_state_dict=True))

@@ -17,19 +17,19 @@ from orthoptim_experiments.harness.records import Trial
 Floats = npt.NDArray[np.float64]
 
 LEVEL = 0.9
-"""Of the confidence intervals: the paper's for performances."""
+"""The level of confidence intervals: that of the paper."""
 
 LEAST = 3
-"""Trials that an interval needs: Student's t of two is so wide (6.3 standard errors) that it says nothing."""
+"""The least number of trials with an interval: that of two trials (6.3 standard errors) says nothing."""
 
 POINTS = 400
-"""A curve has no more of them: twice what a column of a journal, or a screen, can tell apart."""
+"""The most points of a curve: twice what a column of a journal, or a screen, resolves."""
 
 ENDED = ("converged", "budget")
-"""A trial of this status did what it was asked to, so it keeps what it found; any other was cut off."""
+"""A trial with this status ran to its end, and keeps its last value; any other was cut off."""
 
 LOST = ("diverged", "failed")
-"""A trial of this status counts in no mean: it is shown by itself."""
+"""A trial with this status counts in no mean and is drawn separately."""
 
 
 @dataclass(frozen=True)

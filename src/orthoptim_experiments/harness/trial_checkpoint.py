@@ -1,4 +1,4 @@
-"""Checkpoints of half-done trials: written whole or not at all, and gone when the trial ends."""
+"""Checkpoints of unfinished trials: written atomically, deleted when the trial ends."""
 
 import glob
 import io
@@ -14,7 +14,7 @@ from orthoptim_experiments.harness.records import ResultsError
 
 
 class Checkpoint:
-    """The last resting place of one trial.
+    """On-disk checkpoint of one trial.
 
     Args:
         path: its file.
@@ -34,7 +34,7 @@ class Checkpoint:
             raise ResultsError(f"cannot write {self.path}: {error.strerror}; earlier results are kept") from None
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved; None if nothing was, or if it cannot be read: the trial then begins anew."""
+        """The saved state; None if there is none that can be read: the trial then begins anew."""
         try:
             state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
         except Exception:  # torch raises all kinds of errors for a file that is not its own

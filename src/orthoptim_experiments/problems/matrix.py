@@ -10,16 +10,15 @@ from torch import Tensor
 
 import orthoptim as oo
 from orthoptim import stiefel
-from orthoptim_experiments.harness.experiment import (
-    Config,
-    Outcome,
-    Problem,
-    left_manifold,
-)
+from orthoptim_experiments.harness.experiment import Config, Outcome, Problem, left_manifold
 from orthoptim_experiments.harness.methods import Options
 
-# Values this many times those of the start and the optimum are on no way to it.
+# A loss this many times that of the start or of the optimum has diverged.
 _DIVERGED = 1e3
+
+
+FULL = 2000
+"""The n that the paper's hyperparameters were tuned at."""
 
 
 class MatrixProblem(Problem):

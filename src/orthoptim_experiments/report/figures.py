@@ -17,7 +17,7 @@ from orthoptim.atomic import write
 from orthoptim_experiments.harness.panels import Panel
 from orthoptim_experiments.harness.records import Trial
 from orthoptim_experiments.harness.statistics import LOST, Curve, Floats, average, by_method, estimate, finished, last
-from orthoptim_experiments.report.styles import DASHES, style_of
+from orthoptim_experiments.report.styles import DASHES, MATPLOTLIB_MARKERS, style_of
 
 WIDTH = 6.75
 """Inches: the text of a two-column journal."""
@@ -54,23 +54,6 @@ _LONGEST = 40
 """Characters of a label."""
 
 _SHADE = "#009E73"
-_MARKERS = {
-    "circle": "o",
-    "square": "s",
-    "diamond": "D",
-    "triangle-up": "^",
-    "triangle-down": "v",
-    "cross": "P",
-    "star": "*",
-    "hexagon": "h",
-    "hexagon2": "H",
-    "x": "X",
-    "pentagon": "p",
-    "octagon": "8",
-    "triangle-right": ">",
-    "triangle-left": "<",
-    "diamond-tall": "d",
-}
 
 
 def save_figure(stem: Path, panels: Sequence[tuple[Sequence[Trial], Panel]]) -> list[Path]:
@@ -243,6 +226,6 @@ def _line(method: str) -> dict[str, Any]:
     return {
         "color": style.colour,
         "linestyle": (0, dash) if dash else "-",
-        "marker": _MARKERS[style.marker],
+        "marker": MATPLOTLIB_MARKERS[style.marker],
         "markeredgewidth": 0,
     }

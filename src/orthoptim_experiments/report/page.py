@@ -15,34 +15,17 @@ import jinja2
 import numpy as np
 from plotly.offline import get_plotlyjs
 
-from orthoptim_experiments.harness import attachments, statistics
+from orthoptim_experiments.harness import statistics
 from orthoptim_experiments.harness.panels import Panel, label
 from orthoptim_experiments.harness.records import Trial
 from orthoptim_experiments.report import numbers
 from orthoptim_experiments.report.section import Section
-from orthoptim_experiments.report.styles import style_of
+from orthoptim_experiments.report.styles import GLYPHS, style_of
 from orthoptim_experiments.report.tables import REFERENCE, Summary, summarise
 
 AXES = ("time", "step")
-"""What a chart can be against."""
+"""The horizontal axes of a chart."""
 
-_GLYPHS = {
-    "circle": "●",
-    "square": "■",
-    "diamond": "◆",
-    "triangle-up": "▲",
-    "triangle-down": "▼",
-    "cross": "✚",
-    "star": "★",
-    "hexagon": "⬢",
-    "hexagon2": "⬣",
-    "x": "✖",
-    "pentagon": "⬟",
-    "octagon": "⯃",
-    "triangle-right": "▶",
-    "triangle-left": "◀",
-    "diamond-tall": "⬧",
-}
 _MARKS = {"converged": "✓", "budget": "◦", "timeout": "◔", "diverged": "✕", "failed": "!", "unfinished": "…"}
 
 
@@ -70,7 +53,6 @@ def _environment() -> jinja2.Environment:
         "level": statistics.LEVEL,
         "least": statistics.LEAST,
     }
-    environment.tests["picture"] = lambda exhibit: isinstance(exhibit, attachments.Picture)
     return environment
 
 
@@ -102,7 +84,7 @@ def _section(section: Section) -> dict[str, Any]:
         "elsewhere": any(trial.environment != run.environment for trial in run.trials),
         "findings": section.findings,
         "confirmed": sum(verdict.verdict == "confirmed" for _, verdict in section.findings),
-        "exhibits": section.exhibits,
+        "attachments": section.attachments,
         "done": sum(trial.status is not None for trial in run.trials),
         "data": {
             "methods": methods,
@@ -165,7 +147,7 @@ def _look(method: str) -> dict[str, str]:
         "dark": style.colour_on_dark,
         "dash": style.dash,
         "marker": style.marker,
-        "glyph": _GLYPHS[style.marker],
+        "glyph": GLYPHS[style.marker],
     }
 
 

@@ -1,10 +1,10 @@
-"""What the report shows of one run: the experiment knows, if it is known here."""
+"""The section of the report on one run, as its experiment describes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orthoptim.functional import rounding
-from orthoptim_experiments.harness.attachments import Exhibit
+from orthoptim_experiments.harness.attachments import Picture
 from orthoptim_experiments.harness.claims import Claim, Verdict
 from orthoptim_experiments.harness.experiment import DTYPES, Config
 from orthoptim_experiments.harness.filenames import distinct_stems, file_stem
@@ -25,7 +25,7 @@ class Section:
         columns: Whose last values are in the table.
         target: What trials aim at; None if nothing.
         findings: The claims, and what the data say to each.
-        exhibits: Further tables and images.
+        attachments: Further images.
         anchor: Its place on the page, and the stem of its figures' names; made of the names in the run, and safe.
     """
 
@@ -36,7 +36,7 @@ class Section:
     columns: Sequence[str] = ()
     target: Target | None = None
     findings: Sequence[tuple[Claim, Verdict]] = ()
-    exhibits: Sequence[Exhibit] = ()
+    attachments: Sequence[Picture] = ()
     anchor: str = ""
 
     def __post_init__(self) -> None:
@@ -70,12 +70,12 @@ def describe(run: Run) -> Section:
         experiment.columns,
         experiment.target(run.config),
         [(claim, judge(claim, run)) for claim in experiment.claims],
-        experiment.exhibits(run),
+        experiment.attachments(run),
     )
 
 
 def judge(claim: Claim, run: Run) -> Verdict:
-    """What the data say to a claim; what is there of a run that was interrupted may not do."""
+    """The verdict on a claim; "not measured" where an interrupted run has too few data."""
     try:
         return claim.judge(run)
     except (LookupError, ValueError, ArithmeticError) as error:

@@ -1,4 +1,4 @@
-"""How a method is drawn, in every figure and on every page: label, colour and dashes, and a marker for grey print."""
+"""The style of each method in figures and on pages: label, colour, dashes, and a marker for grey print."""
 
 import math
 from dataclasses import dataclass
@@ -25,6 +25,10 @@ MARKERS = {
     "pogo-torch": "triangle-left",
 }
 """By plotly's names: in grey print, the marker tells a method."""
+
+_NAMES = [*MARKERS.values(), "diamond-tall"]
+MATPLOTLIB_MARKERS = dict(zip(_NAMES, "osD^vP*hXpH8><d", strict=True))
+GLYPHS = dict(zip(_NAMES, "●■◆▲▼✚★⬢✖⬟⬣⯃▶◀⬧", strict=True))
 
 _OTHERS = (("#DDCC77", "diamond-tall"), ("#117733", "square"), ("#AA4499", "triangle-up"), ("#661100", "circle"))
 
@@ -53,7 +57,7 @@ class Style:
 
 
 def _luminance(parts: list[float]) -> float:
-    """As the accessibility guidelines (WCAG 2) define it, to a hair."""
+    """The relative luminance of the accessibility guidelines (WCAG 2), with a simple gamma."""
     weights = (0.2126, 0.7152, 0.0722)
     return sum((weight * math.pow(part, 2.2) for weight, part in zip(weights, parts, strict=True)), 0.0)
 

@@ -1,4 +1,4 @@
-"""What came of a run, method by method: the numbers of the report's table."""
+"""The results of a run by method: the numbers of the report's table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class SpeedUp:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of one method.
+    """The results of one method.
 
     Attributes:
         method: Its name.
@@ -75,12 +75,12 @@ def _times(trials: Sequence[Trial], target: Target | None) -> list[float]:
 
 
 def _speed_up(trials: list[Trial], reference: list[Trial], target: Target | None) -> SpeedUp | None:
-    mine, its = _times(trials, target), _times(reference, target)
-    if not reference or len(mine) < len(trials) or not all(trial.status in ENDED for trial in reference):
+    times, reference_times = _times(trials, target), _times(reference, target)
+    if not reference or len(times) < len(trials) or not all(trial.status in ENDED for trial in reference):
         return None
-    least = len(its) < len(reference)
-    slow = estimate((last(trial, "time") for trial in reference) if least else its, log=True)
-    fast = estimate(mine, log=True)
+    least = len(reference_times) < len(reference)
+    slow = estimate((last(trial, "time") for trial in reference) if least else reference_times, log=True)
+    fast = estimate(times, log=True)
     if slow is None or fast is None or fast.mean <= 0:
         return None
     return SpeedUp(slow.mean / fast.mean, least)

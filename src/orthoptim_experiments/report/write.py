@@ -6,7 +6,8 @@ from pathlib import Path
 
 from orthoptim.atomic import write
 from orthoptim_experiments.harness.filenames import refuse_link
-from orthoptim_experiments.harness.records import ResultsError, Run, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.records import ResultsError, Run
 from orthoptim_experiments.report.figures import save_figure
 from orthoptim_experiments.report.page import render
 from orthoptim_experiments.report.section import Section, distinct
@@ -26,8 +27,8 @@ def find_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> list[Run]:
     for path in paths:
         if not path.exists():
             raise ResultsError(f"there are no results at {path}; `orthoptim run` makes some")
-        found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-        files |= {Path(os.path.realpath(file)): None for file in found}  # unlike resolve() it stands links in a circle
+        candidates = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        files |= {Path(os.path.realpath(file)): None for file in candidates}  # resolve() raises for circular links
     if not files:
         raise ResultsError(f"there are no results in {', '.join(map(str, paths))}; `orthoptim run` makes some")
     runs, refusals = [], []

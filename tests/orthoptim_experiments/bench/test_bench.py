@@ -52,19 +52,10 @@ def test_missing_peers_are_named(small, monkeypatch):
     assert "RiemannianAdam" not in result.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--workload", "W9"], "unknown workload 'W9'"),
-        (["--base", "lion"], "unknown base 'lion'"),
-        (["--device", "cuda:99"], "is not available here"),
-        (["--workload", "W1", "--only", "nobody"], "no contender matches 'nobody'"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(small, arguments, message):
-    result = run(*arguments)
+def test_no_contender_is_one_line_and_exit_code_2(small):
+    result = run("--workload", "W1", "--only", "nobody")
     assert result.exit_code == 2
-    assert message in result.output
+    assert "no contender matches 'nobody'" in result.output
 
 
 def test_the_workloads_are_those_of_the_paper():

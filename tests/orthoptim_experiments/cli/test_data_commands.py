@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 
-import pytest
 from typer.testing import CliRunner
 
 from orthoptim_experiments.cli.data_commands import app
@@ -82,12 +81,3 @@ def test_fetch_without_space(tmp_path):
         result = subprocess.run(command, capture_output=True, text=True, preexec_fn=no_space)
     assert "cannot write CIFAR-10 into" in failed(result.returncode, result.stdout, result.stderr)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("command", ["fetch", "check"])
-def test_unknown_name(command):
-    assert "unknown data set 'imagenet'; there are cifar10, mnist" in refusal(command, "imagenet")
-
-
-def test_a_mirror_is_of_one_data_set():
-    assert "--mirror goes with one data set" in refusal("fetch", "--mirror", "http://127.0.0.1:9")

@@ -23,15 +23,13 @@ def shell(command, variables=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("command", "variables"), [("methods", C_LOCALE), ("methods", ASCII), ("run pca --help", ASCII)]
+    ("command", "variables"), [("methods", C_LOCALE), ("methods", ASCII), ("experiments pca", ASCII)]
 )
 def test_what_a_terminal_has_no_letters_for_is_no_error(command, variables):
     result = shell(f"orthoptim {command}", variables)
     assert (result.returncode, result.stderr) == (0, "")
     assert "POGO-BB" in result.stdout
-    assert (
-        result.stdout.isascii() or command != "methods"
-    )  # help pages are in UTF-8 whatever the locale: click's choice
+    assert result.stdout.isascii()
 
 
 def test_a_report_in_another_locale_is_the_same_page(tmp_path):
@@ -52,12 +50,12 @@ def test_a_closed_standard_output_is_no_error():
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
-    result = shell("set -o pipefail; orthoptim methods | head -c 1")
-    assert (result.returncode, result.stdout, result.stderr) == (1, "M", "")
+    result = shell("set -o pipefail; orthoptim methods | true")
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", "")
 
 
 def test_a_full_disk_under_standard_output_is_one_line():
-    result = shell("orthoptim run pca --help >/dev/full")
+    result = shell("orthoptim experiments pca >/dev/full")
     assert (result.returncode, result.stderr) == (2, "orthoptim: standard output: No space left on device\n")
 
 
@@ -65,7 +63,7 @@ def test_files_do_not_take_the_number_of_a_closed_stream(tmp_path):
     """Or what a library prints would be written into the results."""
     code = f"""
 import os
-from orthoptim_experiments.harness.records import RunFile
+from orthoptim_experiments.harness.record_writer import RunFile
 from orthoptim_experiments.cli.streams import patient_streams
 with patient_streams():
     header = dict(id="1", experiment="pca", config={{}}, environment={{}}, started="now")

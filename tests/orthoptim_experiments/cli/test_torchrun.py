@@ -10,25 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from orthoptim_experiments.cli import commands, torchrun
-from orthoptim_experiments.cli import run as run_commands
-from orthoptim_experiments.harness.records import load
-from tests.orthoptim_experiments.helpers import run_job, unlike
+from orthoptim_experiments.cli.run import SIZES, make_job
+from tests.orthoptim_experiments.helpers import COMMAND, invoke, run_job, the_run, unlike
 from tests.orthoptim_experiments.together import together
 
-COMMAND = [sys.executable, "-m", "orthoptim_experiments.cli"]
 TIMEOUT = 300.0  # processes may be paused for a while
 CNN = ["cnn", "--methods", "POGO", "--train-images", "200", "--batch-size", "40", "--epochs", "6"]
 CIRCUITS = ["circuits", "--methods", "POGO"]
-
-
-@pytest.fixture(autouse=True)
-def _threads():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def words(experiment, nproc, out):
@@ -41,13 +30,8 @@ def spawn(experiment, nproc, out):
     return subprocess.Popen([*COMMAND, *words(experiment, nproc, out)], **pipes)
 
 
-def run(*arguments):
-    return CliRunner().invoke(commands.app, ["run", *map(str, arguments)])
-
-
 def only(folder):
-    (path,) = folder.glob("*.jsonl")
-    (trial,) = load(path).trials
+    (trial,) = the_run(folder).trials
     return trial
 
 
@@ -184,29 +168,7 @@ def test_a_run_that_loses_ranks_too_often_is_given_up_in_one_line(tmp_path):
     assert "SIGKILL" in line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["cnn", "--nproc", 101], "101 processes are more than the 100 examples of a batch"),
-        (["circuits", "--nproc", 2, "--batch-size", 1], "2 processes are more than the 1 examples of a batch"),
-        (["cnn", "--nproc", 2, "--device", "meta"], "--nproc is for cpu and cuda, not for meta"),
-        (["cnn", "--nproc", 2, "--device", "cpu:0"], "use --device cpu with --nproc"),
-        (["cnn", "--sharded"], "--sharded splits a model among processes: say how many, with --nproc"),
-        (["circuits", "--nproc", 2, "--units", 18], "18 units are more than the 17 values of a pixel"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line_before_any_process_is_started(tmp_path, arguments, message, monkeypatch):
-    monkeypatch.setattr(torchrun, "launch", None)
-    result = run(*arguments, "--scale", "tiny", "--out", tmp_path)
-    assert result.exit_code == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("orthoptim: ")
-    assert message in line
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_results_that_cannot_be_written_are_one_line(tmp_path):
-    assert run(*words(CNN, 2, tmp_path)[1:], "--set", "POGO.lr=-1").exit_code == 2
     (tmp_path / "file").touch()
     process = spawn(["cnn"], 2, tmp_path / "file" / "out")
     _, err = process.communicate(timeout=TIMEOUT)
@@ -217,7 +179,9 @@ def test_results_that_cannot_be_written_are_one_line(tmp_path):
 
 def test_one_process_is_no_option(tmp_path):
     for option in ([], ["--nproc", "1"]):
-        result = run("circuits", "--scale", "tiny", "--epochs", "1", "--methods", "RGD", *option, "--out", tmp_path)
+        result = invoke(
+            "run", "circuits", "--scale", "tiny", "--epochs", "1", "--methods", "RGD", *option, "--out", tmp_path
+        )
         assert result.exit_code == 0, result.output
     assert "known from before" in result.stdout
     assert only(tmp_path).environment["nproc"] == 1
@@ -226,13 +190,17 @@ def test_one_process_is_no_option(tmp_path):
 def test_cores_are_shared_by_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     options = {"scale": "tiny", "methods": None, "seeds": None, "device": "cpu", "threads": None, "overrides": None}
-    options |= {"out": tmp_path, "timeout": None, "retry": False, "checkpoint_every": 5.0}
-    jobs = [run_commands.make_job("cnn", options | {"nproc": nproc}) for nproc in (1, 3, 16)]
+    options |= {
+        "variant": None,
+        "dtype": None,
+        "sharded": False,
+        **dict.fromkeys(SIZES),
+        "out": tmp_path,
+        "timeout": None,
+        "retry": False,
+        "checkpoint_every": 5.0,
+    }
+    jobs = [make_job("cnn", options | {"nproc": nproc}) for nproc in (1, 3, 16)]
     assert [job.config["threads"] for job in jobs] == [8, 2, 1]
     assert [job.config.get("nproc") for job in jobs] == [None, 3, 16]
     assert len({job.path for job in jobs}) == 3
-
-
-def test_only_experiments_that_can_share_their_work_offer_processes():
-    assert "--nproc" in run("cnn", "--help").stdout
-    assert "--nproc" not in run("pca", "--help").stdout

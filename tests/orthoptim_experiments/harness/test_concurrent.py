@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from orthoptim import atomic
-from orthoptim_experiments.harness.records import ResultsError, RunFile, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.record_writer import RunFile
+from orthoptim_experiments.harness.records import ResultsError
 from tests.orthoptim_experiments.synthetic import HEADER, write_trial
 
 WRITER = """
 import json, sys, time
-from orthoptim_experiments.harness.records import ResultsError, RunFile
+from orthoptim_experiments.harness.records import ResultsError
+from orthoptim_experiments.harness.record_writer import RunFile
 path, header, method = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 refusals = 0
 for seed in range(20):

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orthoptim_experiments.harness import records
-from orthoptim_experiments.harness.records import ResultsError, RunFile, load
+from orthoptim_experiments.harness import record_reader, records
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.record_writer import RunFile
+from orthoptim_experiments.harness.records import ResultsError
 from tests.orthoptim_experiments.synthetic import HEADER, write_trial
 
 values = st.floats(width=64)
@@ -44,7 +46,7 @@ def test_cut_anywhere_it_loads_and_goes_on(tmp_path_factory, data):
     whole = path.read_bytes()
     cut = data.draw(st.integers(whole.index(b"\n") + 1, len(whole)))
     path.write_bytes(whole[:cut])
-    torn = not whole[:cut].endswith((b"\n", b"}"))  # a line may lack its line feed alone
+    torn = whole[:cut].splitlines()[-1] not in whole.splitlines()  # a line may lack its line feed alone
     run = load(path)
     assert bool(run.notice) == torn
     with RunFile(path, HEADER) as file:
@@ -167,20 +169,20 @@ def test_a_wrong_setting_is_left_out_and_the_run_is_used(tmp_path):
 
 def test_many_defects_are_counted(tmp_path):
     path = write_trial(tmp_path / "run.jsonl")
-    path.write_bytes(path.read_bytes() + b"?\n" * (records.MOST_DEFECTS + 7))
+    path.write_bytes(path.read_bytes() + b"?\n" * (record_reader.MOST_DEFECTS + 7))
     run = load(path)
-    assert len(run.defects) == records.MOST_DEFECTS + 1
+    assert len(run.defects) == record_reader.MOST_DEFECTS + 1
     assert run.defects[-1] == f"{path}: 7 more defects"
 
 
 def test_methods_columns_and_trials_are_not_without_number(tmp_path):
     path = tmp_path / "run.jsonl"
     with RunFile(path, HEADER) as file:
-        for at in range(records.MOST_METHODS + 1):
+        for at in range(record_reader.MOST_METHODS + 1):
             file.append("trial", method=f"m{at}", seed=0, options={}, environment={})
         file.append("record", method="m0", seed=0, step=0, time=0.0, **{f"c{i}": 0.0 for i in range(99)})
     run = load(path)
-    assert len(run.trials) == records.MOST_METHODS
+    assert len(run.trials) == record_reader.MOST_METHODS
     assert [defect.partition(": ")[2] for defect in run.defects] == ["more than 200 methods", "more than 60 columns"]
 
 
@@ -226,7 +228,7 @@ def test_a_resume_voids_later_records_and_a_new_beginning_all(tmp_path):
 def test_only_one_process_writes_at_a_time(tmp_path):
     path = write_trial(tmp_path / "run.jsonl")
     with RunFile(path, HEADER):
-        code = "import sys; from orthoptim_experiments.harness.records import *\nRunFile(sys.argv[1], {})"
+        code = "import sys; from orthoptim_experiments.harness.record_writer import *\nRunFile(sys.argv[1], {})"
         other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
         assert "is being written by another process" in other.stderr
         assert load(path).trials  # readers are let in

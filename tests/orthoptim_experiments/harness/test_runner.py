@@ -7,18 +7,12 @@ import torch
 
 from orthoptim_experiments.harness import methods, runner
 from orthoptim_experiments.harness.experiment import configuration
-from orthoptim_experiments.harness.records import ResultsError, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.records import ResultsError
 from orthoptim_experiments.problems import EXPERIMENTS
 from tests.orthoptim_experiments.helpers import Quiet, Raising, same
 
 PCA = EXPERIMENTS["pca"]
-
-
-@pytest.fixture(autouse=True)
-def _threads():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def job(out, names=("POGO", "RGD"), seeds=(0,), overrides=None, experiment=PCA, **options):

@@ -12,9 +12,9 @@ from orthoptim_experiments.harness import methods
 from orthoptim_experiments.harness.clock import Clock
 from orthoptim_experiments.harness.experiment import configuration, run_id
 from orthoptim_experiments.problems import EXPERIMENTS
-from orthoptim_experiments.problems.pca import experiment as pca
+from orthoptim_experiments.problems.pca import problem as pca
 from orthoptim_experiments.problems.precision.products import half_products
-from orthoptim_experiments.problems.procrustes import experiment as procrustes
+from orthoptim_experiments.problems.procrustes import problem as procrustes
 
 TINY = {name: configuration(experiment, "tiny") for name, experiment in EXPERIMENTS.items()}
 CASES = [("pca", "POGO"), ("procrustes", "POGO"), ("precision", "POGO-fp16"), ("precision", "RSDM-fp64")]
@@ -78,7 +78,7 @@ def test_hyperparameters_are_those_of_the_paper_at_its_scale_and_scale_with_n():
     assert [rates["procrustes"][m] for m in methods.PAPER] == [0.5, 0.5, 2.0, 0.5, 1.5, 0.5]
     assert (full["pca"]["RSDM"]["r"], full["procrustes"]["RSDM"]["r"]) == (700, 900)
     assert (full["pca"]["LandingPC"]["lam"], full["procrustes"]["LandingPC"]["lam"]) == (0.01, 0.1)
-    quarter = pca.hyperparameters(500)
+    quarter = EXPERIMENTS["pca"].methods({"n": 500})
     assert quarter["LandingPC"]["lr"] == 5.25
     assert quarter["RSDM"]["r"] == 175
 

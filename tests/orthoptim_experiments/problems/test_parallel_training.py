@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from orthoptim_experiments.harness import ranks, runner
-from orthoptim_experiments.harness.records import ResultsError, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.records import ResultsError
 from orthoptim_experiments.problems.circuits.training import CircuitTraining
 from tests.orthoptim_experiments.helpers import (
     SMALL_CNN,

@@ -6,7 +6,7 @@ from torch.distributed.tensor import DTensor
 
 from orthoptim_experiments.harness import runner
 from orthoptim_experiments.harness.experiment import configuration
-from orthoptim_experiments.harness.records import load
+from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.problems import EXPERIMENTS
 from tests.orthoptim_experiments.helpers import SMALL_CNN, Quiet, StoppingOneRank, assert_close, unlike
 from tests.orthoptim_experiments.together import together
@@ -17,6 +17,7 @@ CASES = [
     ("cnn", "none", "Adam", CNN),
     ("cnn", "filters", "POGO", CNN),
     ("cnn", "kernels", "POGO", CNN),
+    ("cnn", "filters", "RGD", CNN),  # its state is numbers alone
     ("circuits", None, "POGO", CIRCUITS),
 ]
 

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 from orthoptim_experiments.cli import commands
 from orthoptim_experiments.harness import methods
 from orthoptim_experiments.harness.experiment import configuration
-from orthoptim_experiments.harness.records import Run, Trial, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.records import Run, Trial
 from orthoptim_experiments.problems import EXPERIMENTS
 from orthoptim_experiments.report import describe
 from orthoptim_experiments.report.styles import style_of

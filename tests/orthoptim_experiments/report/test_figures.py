@@ -8,7 +8,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from orthoptim_experiments.harness import records
+from orthoptim_experiments.harness import record_reader
 from orthoptim_experiments.harness.methods import METHODS
 from orthoptim_experiments.harness.panels import PAPER, Panel
 from orthoptim_experiments.harness.records import Trial
@@ -21,7 +21,7 @@ from tests.orthoptim_experiments.synthetic import write_run
 def trials(tmp_path_factory):
     statuses = {("SLPG", 1): "diverged", ("RGD", 0): None, ("Landing", 2): "failed"}
     path = write_run(tmp_path_factory.mktemp("runs") / "pca-0.jsonl", seeds=3, steps=400, statuses=statuses)
-    return records.load(path).trials
+    return record_reader.load(path).trials
 
 
 def test_png_and_pdf_are_valid_and_sized_as_in_the_paper(trials, tmp_path):

@@ -5,7 +5,8 @@ A few here; `python -m tests.orthoptim_experiments.hostile` tries more.
 
 import pytest
 
-from orthoptim_experiments.harness.records import ResultsError, load
+from orthoptim_experiments.harness.record_reader import load
+from orthoptim_experiments.harness.records import ResultsError
 from tests.orthoptim_experiments import hostile
 
 

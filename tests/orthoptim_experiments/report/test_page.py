@@ -11,13 +11,15 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from orthoptim_experiments.harness import records
-from orthoptim_experiments.harness.attachments import Picture, Table
+from orthoptim_experiments.harness import record_reader
+from orthoptim_experiments.harness.attachments import Picture
 from orthoptim_experiments.harness.claims import Claim, Verdict
 from orthoptim_experiments.harness.panels import PAPER, Panel, Target
 from orthoptim_experiments.report import Section, write_report
 from tests.orthoptim_experiments import browser
 from tests.orthoptim_experiments.synthetic import run_lines, write_run
+
+pytestmark = pytest.mark.browser
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts"
 """Screenshots are kept here."""
@@ -42,8 +44,10 @@ def finding(says, measured, verdict):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    pca = records.load(write_run(folder / "pca-0123456789.jsonl", seeds=3, statuses=STATUSES))
-    other = records.load(write_run(folder / "evil.jsonl", experiment="evil", methods=("POGO", EVIL), seeds=1, steps=50))
+    pca = record_reader.load(write_run(folder / "pca-0123456789.jsonl", seeds=3, statuses=STATUSES))
+    other = record_reader.load(
+        write_run(folder / "evil.jsonl", experiment="evil", methods=("POGO", EVIL), seeds=1, steps=50)
+    )
     other.environment["cpu"] = other.config["note"] = other.notice = other.trials[1].message = EVIL
     findings = [
         finding("POGO is first", "POGO 2.1 s, then LandingPC 2.9 s", "confirmed"),
@@ -59,7 +63,7 @@ def page(tmp_path_factory):
             EVIL,
             columns=COLUMNS,
             findings=[finding(EVIL, EVIL, "refuted")],
-            exhibits=[Table(EVIL, ["name", EVIL], [[EVIL, "1"]], EVIL), Picture(EVIL, PNG, EVIL, EVIL)],
+            attachments=[Picture(EVIL, PNG, EVIL, EVIL)],
         ),
     ]
     (path,) = write_report(sections, folder / "report.html")
@@ -238,7 +242,7 @@ def test_it_prints(shown):
 def test_a_run_that_has_not_begun_is_a_page_too(driver, tmp_path):
     header = next(iter(run_lines()))
     (tmp_path / "pca.jsonl").write_text(json.dumps(header) + "\n")
-    (path,) = write_report([Section(records.load(tmp_path / "pca.jsonl"), "Empty")], tmp_path / "report.html")
+    (path,) = write_report([Section(record_reader.load(tmp_path / "pca.jsonl"), "Empty")], tmp_path / "report.html")
     driver.get(path.as_uri())
     assert "No trial has begun." in driver.find_element(By.CSS_SELECTOR, "section").text
     assert driver.get_log("browser") == []

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands
 from orthoptim_experiments.harness.claims import Claim, Verdict
-from orthoptim_experiments.harness.records import load
+from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.problems import EXPERIMENTS
 from orthoptim_experiments.report import describe, find_runs
 from orthoptim_experiments.report.section import judge

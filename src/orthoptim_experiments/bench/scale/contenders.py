@@ -1,7 +1,6 @@
-"""Who steps: the library, and two ways that come to mind first.
+"""The contenders of the study: the library, and the usual ways to step sharded matrices.
 
-All work in float32 and keep their momentum where its parameter's shard is. Matrices that are whole on some rank are
-stepped there by all of them.
+All work in float32 and shard their momentum like the parameter. Each steps matrices that are whole on a rank there.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +67,7 @@ def gather(params: list[Parameter]) -> Contender:
     moments, squares = _state(params)
 
     def step() -> None:
-        local, scales = _aim(params, moments, squares)
+        local, scales = _local_direction(params, moments, squares)
         for i, (param, moment) in enumerate(zip(local, moments, strict=True)):
             placed = cast(DTensor, params[i].data)
             if _is_cut(placed):
@@ -87,7 +86,7 @@ def owner(params: list[Parameter]) -> Contender:
     moments, squares = _state(params)
 
     def step() -> None:
-        local, scales = _aim(params, moments, squares)
+        local, scales = _local_direction(params, moments, squares)
         for i, (param, moment) in enumerate(zip(local, moments, strict=True)):
             _by_owner(params[i], [param, moment], param, i, lambda x, g, scale=scales[i]: _pogo(x, g, scale))
 
@@ -147,7 +146,7 @@ def _state(params: list[Parameter]) -> tuple[list[Tensor], Tensor]:
     return [torch.zeros_like(tensor) for tensor in local], torch.zeros(len(params), device=local[0].device)
 
 
-def _aim(params: list[Parameter], moments: list[Tensor], squares: Tensor) -> tuple[list[Tensor], Tensor]:
+def _local_direction(params: list[Parameter], moments: list[Tensor], squares: Tensor) -> tuple[list[Tensor], Tensor]:
     """VAdam on shards: what this rank holds of the parameters, and the factors of their moments."""
     grads = [cast(DTensor, param.grad).to_local() for param in params]
     for moment, grad in zip(moments, grads, strict=True):
@@ -178,16 +177,16 @@ def _by_owner(
         if into.numel():
             into.copy_(compute(*tensors))
         return
-    dim, root, mine = _dim(param.data), turn % dist.get_world_size(), torch.stack(list(tensors))
+    dim, root, local = _dim(param.data), turn % dist.get_world_size(), torch.stack(list(tensors))
     if dist.get_rank() != root:
-        dist.gather(mine, dst=root)
+        dist.gather(local, dst=root)
         dist.scatter(into, src=root)
         return
-    like = mine.new_empty(()).expand(len(tensors), *param.shape)
-    parts = [mine.new_empty(shard.shape) for shard in _shards(like, dim + 1)]
-    dist.gather(mine, parts, dst=root)
+    like = local.new_empty(()).expand(len(tensors), *param.shape)
+    parts = [local.new_empty(shard.shape) for shard in _shards(like, dim + 1)]
+    dist.gather(local, parts, dst=root)
     whole = torch.cat(parts, dim + 1)
-    del parts, mine
+    del parts, local
     new = compute(*whole.unbind(0))
     del whole
     back = [shard.contiguous() for shard in _shards(new, dim)]

@@ -29,10 +29,7 @@ def by_owners(total: float, held: float, owned: float, out: int, back: int) -> t
         (2304.0, 2304.0)
     """
     kept = held * owned / total if total else 0.0
-    return (
-        ITEM * (out * (held - kept) + back * (owned - kept)),
-        ITEM * (out * (owned - kept) + back * (held - kept)),
-    )
+    return (ITEM * (out * (held - kept) + back * (owned - kept)), ITEM * (out * (owned - kept) + back * (held - kept)))
 
 
 def by_gathering(case: Case) -> float:
@@ -61,7 +58,7 @@ def expected(contender: Contender, case: Case, rank: int) -> tuple[float, float]
     held = sum(numel(case.local(shape, rank)) for shape in shapes)
     to_owners = by_owners(sum(contender.owned), held, contender.owned[rank], contender.out, contender.back)
     # of what is exchanged, each rank owns some of the columns
-    total, held = (sum(map(numel, some)) for some in (exchanged, [case.local(shape, rank) for shape in exchanged]))
+    total, held = (sum(map(numel, shapes)) for shapes in (exchanged, [case.local(shape, rank) for shape in exchanged]))
     to_columns = by_owners(total, held, total / case.world, contender.out, contender.back)
     sums = by_sums(contender.plan, case.world)
     return to_owners[0] + to_columns[0] + sums, to_owners[1] + to_columns[1] + sums

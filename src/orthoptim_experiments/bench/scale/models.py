@@ -1,4 +1,4 @@
-"""What is stepped: transformers whose attention and MLP matrices are all made orthogonal, cut between ranks."""
+"""The models of the study: transformers whose attention and MLP matrices are all orthogonal, sharded over ranks."""
 
 from functools import cache
 from typing import NamedTuple
@@ -82,7 +82,7 @@ class Case(NamedTuple):
         return 0 if self.placement == "first dim" else _long_dim(shape, self.world)
 
     def local(self, shape: Shape, rank: int) -> Shape:
-        """What a rank holds of a weight, as :func:`torch.chunk` cuts: the last ranks may hold less, or nothing.
+        """The shape of a rank's shard of a weight, as :func:`torch.chunk` cuts: the last may be smaller, or empty.
 
         Example:
             >>> [Case([], 1, "first dim", 4).local((5, 8), rank) for rank in range(4)]
@@ -90,15 +90,15 @@ class Case(NamedTuple):
         """
         dim = self.dim(shape)
         chunk = -(-shape[dim] // self.world)
-        mine = min(chunk, max(0, shape[dim] - rank * chunk))
-        return (*shape[:dim], mine, *shape[dim + 1 :])
+        local_size = min(chunk, max(0, shape[dim] - rank * chunk))
+        return (*shape[:dim], local_size, *shape[dim + 1 :])
 
     def held(self, rank: int) -> int:
         """The entries on a rank."""
         return self.layers * sum(numel(self.local(shape, rank)) for shape in self.layer)
 
     def cuts_short(self, shape: Shape) -> bool:
-        """Whether it is the shorter side of a matrix that is cut."""
+        """Whether the shorter side of the matrix is sharded."""
         return shape[self.dim(shape)] == min(shape[-2:])
 
     def cut(self) -> list[Shape]:

@@ -1,4 +1,4 @@
-"""The study: every contender, for models and world sizes, seen from the rank that moves most."""
+"""The study: every contender, for models and world sizes, measured on the rank that communicates most."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -65,12 +65,12 @@ class Row(NamedTuple):
     mean: float
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The row as plain values for JSON."""
         return {**self._asdict(), "busiest": self.busiest._asdict()}
 
 
 def check(models: Sequence[str], worlds: Sequence[int]) -> None:
-    """Whether there is something to study.
+    """Check the names of models and the sizes of worlds.
 
     Raises:
         ValueError: for a model there is none of, or a world of fewer than two ranks.
@@ -96,9 +96,9 @@ def measure(name: str, case: Case, rank: int | None = None) -> tuple[dict[str, i
     """The strategies, the figures of a rank (by default of the busiest), and the bytes of ranks on average."""
     if name == "gather":
         # each matrix by itself and all ranks alike: what a layer adds, the others add too
-        one, two = (_measure(name, case._replace(layers=layers), 0 if rank is None else rank) for layers in (1, 2))
-        figures = _extrapolate(one[1], two[1], case.layers)
-        return one[0], figures, figures.expected_sent
+        single, double = (_measure(name, case._replace(layers=n), 0 if rank is None else rank) for n in (1, 2))
+        figures = _extrapolate(single[1], double[1], case.layers)
+        return single[0], figures, figures.expected_sent
     return _measure(name, case, rank)
 
 
@@ -106,10 +106,10 @@ def _measure(name: str, case: Case, rank: int | None) -> tuple[dict[str, int], F
     with fake_world(rank or 0, case.world) as mesh:
         contender = CONTENDERS[name](parameters(case, mesh))
         busiest = _busiest(contender, case) if rank is None else rank
-        figures = _watch(contender, case, busiest) if busiest == (rank or 0) else None
+        figures = _count(contender, case, busiest) if busiest == (rank or 0) else None
     if figures is None:
         with fake_world(busiest, case.world) as mesh:
-            figures = _watch(CONTENDERS[name](parameters(case, mesh)), case, busiest)
+            figures = _count(CONTENDERS[name](parameters(case, mesh)), case, busiest)
     strategies: Counter[str] = Counter()
     for bucket in contender.plan:
         strategies[bucket.strategy] += bucket.matrices
@@ -122,7 +122,7 @@ def _busiest(contender: Contender, case: Case) -> int:
     return loads.index(max(loads))
 
 
-def _watch(contender: Contender, case: Case, rank: int) -> Figures:
+def _count(contender: Contender, case: Case, rank: int) -> Figures:
     with torch.no_grad(), Tally() as tally:
         contender.step()
     return Figures(

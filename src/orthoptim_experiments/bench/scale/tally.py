@@ -1,4 +1,4 @@
-"""What a rank says, allocates and multiplies while it runs: counted where every operation of torch passes."""
+"""Counts what a rank sends, allocates and multiplies, in a TorchDispatchMode."""
 
 import weakref
 from collections import Counter
@@ -17,7 +17,7 @@ Bytes = tuple[float, float]
 
 
 class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context in which one rank is watched.
+    """A context that counts the operations of one rank.
 
     Bytes are those of the usual ring algorithms: what a rank keeps for itself is not counted, and an all-reduce sends
     its buffer twice.
@@ -44,7 +44,7 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it comes again, as what it does to local tensors
+            return NotImplemented  # DTensor dispatches to operations on local tensors, which are counted
         out = func(*args, **(kwargs or {}))
         self.operations += 1
         if func.namespace in ("c10d", "_c10d_functional"):
@@ -99,8 +99,8 @@ def _all_reduce(tensors: list[Tensor], group: Any, *_: Any) -> Bytes:
 
 
 def _all_to_all(output: Tensor, tensor: Tensor, group: Any, coming: list[int], going: list[int], *_: Any) -> Bytes:
-    me = _group(group).rank()
-    return (sum(going) - going[me]) * tensor.itemsize, (sum(coming) - coming[me]) * output.itemsize
+    rank = _group(group).rank()
+    return (sum(going) - going[rank]) * tensor.itemsize, (sum(coming) - coming[rank]) * output.itemsize
 
 
 def _all_gather(tensor: Tensor, size: int, *_: Any) -> Bytes:
@@ -134,5 +134,5 @@ def _group(boxed: Any) -> dist.ProcessGroup:
 
 
 def nbytes(tensors: Iterator[Tensor]) -> int:
-    """Of what this rank holds of tensors."""
+    """The bytes of the local parts of tensors."""
     return sum((tensor.to_local() if isinstance(tensor, DTensor) else tensor).nbytes for tensor in tensors)

@@ -1,4 +1,4 @@
-"""One rank of a world that is not there: a process group without peers, and DTensors without data."""
+"""One rank of a fake world: a process group without peers, and DTensors without data."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

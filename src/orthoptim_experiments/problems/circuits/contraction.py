@@ -20,12 +20,13 @@ from torch import Tensor
 BLOCK = 2**19  # entries of t in one block: 4 MiB in complex64
 
 
-def contract(weight: Tensor, children: Tensor) -> Tensor:
+def contract(weight: Tensor, children: Tensor, block_entries: int = BLOCK) -> Tensor:
     """The outputs of inner nodes.
 
     Args:
         weight: (nodes, units, inputs), where inputs is the product of the children's units.
         children: (nodes, arity, units of a child, examples), arity two or four.
+        block_entries: the most entries of t in a block of nodes.
 
     Returns:
         (nodes, units, examples).
@@ -38,18 +39,19 @@ def contract(weight: Tensor, children: Tensor) -> Tensor:
         True
     """
     trained = torch.is_grad_enabled() and (weight.requires_grad or children.requires_grad)
-    out: Tensor = _Contraction.apply(weight, children, trained)  # type: ignore[no-untyped-call]
+    out: Tensor = _Contraction.apply(weight, children, trained, block_entries)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Contraction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, children: Tensor, trained: bool) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, children: Tensor, trained: bool, block_entries: int) -> Tensor:
         nodes, units, _ = weight.shape
         out = children.new_empty(nodes, units, children.shape[-1])
         kept: list[Tensor] = []
         scratch: dict[torch.Size, Tensor] = {}
-        for block in _blocks(weight, children):
+        ctx.block_entries = block_entries
+        for block in _blocks(weight, children, block_entries):
             u, v = _halves(children[block])
             t = torch.bmm(_tall(weight[block], v), v).view(len(u), units, *u.shape[1:])
             if trained:
@@ -61,14 +63,14 @@ class _Contraction(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         weight, children, *kept = ctx.saved_tensors
-        of_weight, of_children, _ = ctx.needs_input_grad
+        of_weight, of_children, *_ = ctx.needs_input_grad
         d_weight = torch.empty_like(weight) if of_weight else None
         d_children = torch.empty_like(children) if of_children else None
         bar = gradient.conj().resolve_conj()
         scratch: dict[torch.Size, Tensor] = {}
-        for block, t in zip(_blocks(weight, children), kept, strict=True):
+        for block, t in zip(_blocks(weight, children, ctx.block_entries), kept, strict=True):
             u, v = _halves(children[block])
             room = _scratch(scratch, t)
             u_bar = _sum(torch.mul(bar[block, :, None], t, out=room), 1, out=torch.empty_like(u))
@@ -81,17 +83,17 @@ class _Contraction(torch.autograd.Function):
         for result in (d_weight, d_children):
             if result is not None:
                 torch.view_as_real(result)[..., 1].neg_()  # from ȳ's world back to gradients
-        return d_weight, d_children, None
+        return d_weight, d_children, None, None
 
 
-def _blocks(weight: Tensor, children: Tensor) -> Iterator[slice]:
+def _blocks(weight: Tensor, children: Tensor, block_entries: int) -> Iterator[slice]:
     """Slices of nodes; as many at least as there are threads, which share out the products of a block."""
     nodes, arity, units, examples = children.shape
     size = nodes
     if weight.device.type == "cpu":
         entries = weight.shape[1] * units ** (arity // 2) * examples
         threads = torch.get_num_threads()
-        size = max(1, BLOCK // max(1, entries * threads)) * threads
+        size = max(1, block_entries // max(1, entries * threads)) * threads
     return (slice(start, start + size) for start in range(0, nodes, size))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from orthoptim_experiments.harness.attachments import Exhibit, Picture
+from orthoptim_experiments.harness.attachments import Picture
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import Options
@@ -60,6 +60,7 @@ TINY_SIZES = PAPER_SIZES | {
 class CircuitExperiment(Experiment):
     """What the experiments on circuits share."""
 
+    parallel = True
     panels = (Panel("time", "bpd", start=False), Panel("time", "abs_log_z", log_y=True), Panel("time", "distance"))
     columns = ("bpd", "test_bpd", "log_z", "distance", "max_distance")
 
@@ -118,8 +119,8 @@ At paper scale a checkpoint has half a GiB: write one every few minutes only, wi
         """See :meth:`Experiment.problem`."""
         return CircuitTraining(config, seed)
 
-    def exhibits(self, run: Run) -> Sequence[Exhibit]:
-        """See :meth:`Experiment.exhibits`: what the first training of each method has learnt to draw."""
+    def attachments(self, run: Run) -> Sequence[Picture]:
+        """See :meth:`Experiment.attachments`: what the first training of each method has learnt to draw."""
         return list(_pictures(run))
 
 

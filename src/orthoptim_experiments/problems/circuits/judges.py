@@ -1,13 +1,11 @@
-"""What claims about circuits are judged by."""
+"""Judges of claims about circuits."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import mean
 
-from orthoptim_experiments.harness.claims import Verdict, column, missing, seconds, verdict
+from orthoptim_experiments.harness.claims import Judge, Verdict, column, requires, seconds, verdict
 from orthoptim_experiments.harness.records import Run, Trial
-
-Judge = Callable[[Run], Verdict]
 
 PUBLISHED = {4: 1.300, 6: 1.243, 8: 1.217, 10: 1.203}
 """Test bits per dimension on MNIST, by the number of units."""
@@ -19,18 +17,19 @@ def better_at_equal_time(method: str, *others: str) -> Judge:
     The best so far are those of the model that early stopping keeps.
     """
 
+    @requires(method, *others)
     def judge(run: Run) -> Verdict:
-        if absent := missing(run, method, *others):
-            return absent
-        shown, holds = [], True
+        parts, holds = [], True
         for other in others:
             pairs = list(_pairs(run, method, other))
-            ends = [min(one.records["time"][-1], two.records["time"][-1]) for one, two in pairs]
-            own = mean(_best_bpd_by(one, end) for (one, _), end in zip(pairs, ends, strict=True))
-            its = mean(_best_bpd_by(two, end) for (_, two), end in zip(pairs, ends, strict=True))
-            holds &= own < its
-            shown.append(f"within {seconds(mean(ends))} {method} {own:.3f}, {other} {its:.3f}")
-        return verdict(holds, f"bits per dimension: {'; '.join(shown)}")
+            ends = [min(trial.records["time"][-1] for trial in pair) for pair in pairs]
+            bpd, other_bpd = (
+                mean(_best_bpd_by(trial, end) for trial, end in zip(trials, ends, strict=True))
+                for trials in zip(*pairs, strict=True)
+            )
+            holds &= bpd < other_bpd
+            parts.append(f"within {seconds(mean(ends))} {method} {bpd:.3f}, {other} {other_bpd:.3f}")
+        return verdict(holds, f"bits per dimension: {'; '.join(parts)}")
 
     return judge
 
@@ -38,9 +37,8 @@ def better_at_equal_time(method: str, *others: str) -> Judge:
 def normalised(method: str, limit: float) -> Judge:
     """Whether log Z is never farther than a limit from 0."""
 
+    @requires(method)
     def judge(run: Run) -> Verdict:
-        if absent := missing(run, method):
-            return absent
         largest = max(_nan_is_worst(abs(value)) for values in column(run, method, "log_z") for value in values)
         return verdict(largest <= limit, f"largest |log Z| of {method}: {largest:.1e}")
 
@@ -50,17 +48,16 @@ def normalised(method: str, limit: float) -> Judge:
 def as_good_and_faster(method: str, other: str, factor: float) -> Judge:
     """Whether a method gets to the other's last validation bits per dimension in its time over a factor."""
 
+    @requires(method, other)
     def judge(run: Run) -> Verdict:
-        if absent := missing(run, method, other):
-            return absent
-        speed_ups, shown = [], []
-        for one, two in _pairs(run, method, other):
-            target, end = two.records["bpd"][-1], two.records["time"][-1]
-            pairs = zip(one.records["time"], one.records["bpd"], strict=True)
-            reached = next((time for time, bpd in pairs if bpd <= target), math.inf)
+        speed_ups, parts = [], []
+        for trial, other_trial in _pairs(run, method, other):
+            target, end = other_trial.records["bpd"][-1], other_trial.records["time"][-1]
+            records = zip(trial.records["time"], trial.records["bpd"], strict=True)
+            reached = next((time for time, bpd in records if bpd <= target), math.inf)
             speed_ups.append(end / reached)
-            shown.append(f"{target:.3f}: {method} {seconds(reached)}, {other} {seconds(end)}")
-        return verdict(min(speed_ups) >= factor, f"time to {'; to '.join(shown)}")
+            parts.append(f"{target:.3f}: {method} {seconds(reached)}, {other} {seconds(end)}")
+        return verdict(min(speed_ups) >= factor, f"time to {'; to '.join(parts)}")
 
     return judge
 
@@ -68,9 +65,8 @@ def as_good_and_faster(method: str, other: str, factor: float) -> Judge:
 def as_published(method: str, margin: float) -> Judge:
     """Whether test bits per dimension after training to convergence are those published for this number of units."""
 
+    @requires(method)
     def judge(run: Run) -> Verdict:
-        if absent := missing(run, method):
-            return absent
         units = run.config["units"]
         if run.config["dataset"] != "mnist" or units not in PUBLISHED:
             known = ", ".join(map(str, PUBLISHED))
@@ -80,20 +76,20 @@ def as_published(method: str, margin: float) -> Judge:
             return Verdict("not measured", f"published {PUBLISHED[units]:.3f}; no training came to its end")
         reached = mean(trial.records["test_bpd"][-1] for trial in trials)
         epochs = max(trial.records["epoch"][-1] for trial in trials)
-        shown = f"test: {reached:.3f} after {epochs:.0f} epochs; published {PUBLISHED[units]:.3f}"
+        measured = f"test: {reached:.3f} after {epochs:.0f} epochs; published {PUBLISHED[units]:.3f}"
         if any(trial.status != "converged" for trial in trials):
-            return Verdict("not measured", f"{shown}; not trained to convergence")
-        return verdict(reached <= PUBLISHED[units] + margin, shown)
+            return Verdict("not measured", f"{measured}; not trained to convergence")
+        return verdict(reached <= PUBLISHED[units] + margin, measured)
 
     return judge
 
 
 def _pairs(run: Run, method: str, other: str) -> Iterator[tuple[Trial, Trial]]:
     """Finished trials of two methods on the same seed."""
-    for one in run.of(method):
-        two = run.trial(other, one.seed)
-        if one.status and two is not None and two.status and len(one) and len(two):
-            yield one, two
+    for trial in run.of(method):
+        twin = run.trial(other, trial.seed)
+        if trial.status and twin is not None and twin.status and len(trial) and len(twin):
+            yield trial, twin
 
 
 def _best_bpd_by(trial: Trial, time: float) -> float:

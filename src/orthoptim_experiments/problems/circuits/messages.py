@@ -31,10 +31,7 @@ class Messages(NamedTuple):
 
 
 def ascend(
-    tree: Sequence[Level],
-    weights: Sequence[Tensor],
-    leaves: Messages,
-    combine: Callable[[Tensor, Tensor], Messages],
+    tree: Sequence[Level], weights: Sequence[Tensor], leaves: Messages, combine: Callable[[Tensor, Tensor], Messages]
 ) -> Iterator[Messages]:
     """The messages of every level, from the leaves to the root.
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 GAIN = 1e-3
-"""Bits per dimension by which a model is told from a better one, for which training goes on."""
+"""The gain in bits per dimension that keeps training from stopping early."""
 
 
 class Schedule:
@@ -65,7 +65,7 @@ class Schedule:
             self.stalled += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state but for the learning rate, which is the optimizer's."""
+        """The state without the learning rate, which the optimizer keeps."""
         plain = {"epochs": self.epochs, "best": self.best, "stalled": self.stalled}
         return {**plain, "plateau": self.plateau.state_dict()}
 

@@ -11,19 +11,14 @@ from torch import Tensor
 import orthoptim as oo
 from orthoptim.tensors import full
 from orthoptim_experiments.harness import ranks, sharding
-from orthoptim_experiments.harness.experiment import (
-    Config,
-    Outcome,
-    Problem,
-    left_manifold,
-)
+from orthoptim_experiments.harness.experiment import Config, Outcome, Problem, left_manifold
 from orthoptim_experiments.problems.circuits.model import SquaredUnitaryCircuit
 from orthoptim_experiments.problems.circuits.pictures import draw_inpaintings, draw_samples
 from orthoptim_experiments.problems.circuits.schedule import Schedule
 from orthoptim_experiments.problems.datasets import BatchLoader, Images, generator, load
 
 VALIDATION = 0.05
-"""Of the training images."""
+"""The share of the training images that is held out."""
 
 EVALUATION_BATCH = 500
 
@@ -54,7 +49,7 @@ class CircuitTraining(Problem):
         data = load(config["dataset"])
         train, validation = split(data.train.first(config["train_images"]), seed)
         size = config["batch_size"]
-        part = ranks.part(size)
+        part = ranks.local_slice(size)
         self.loader = BatchLoader(train.to(self.device), size, data.mean, data.std, seed=seed, part=part)
         self.validation = validation.to(self.device).pixels
         self.test = data.test.first(config["test_images"]).to(self.device).pixels
@@ -63,7 +58,7 @@ class CircuitTraining(Problem):
         dtype = COMPLEX[config["dtype"]]
         self._sizes = (height, width, config["units"], config["states"])
         self.model = SquaredUnitaryCircuit(*self._sizes, dtype=dtype, generator=draws).to(self.device)
-        ranks.start_alike(self.model)
+        ranks.broadcast_parameters(self.model)
         if config.get("sharded"):
             sharding.shard(self.model, methods=["log_partition"])  # all complex: one group
         # bits per dimension are nats per image over this
@@ -101,11 +96,11 @@ class CircuitTraining(Problem):
         self._sum, self._batches = self._sum + self._last_loss, self._batches + 1
 
     def due(self) -> bool:
-        """So many times an epoch, at its end among them."""
+        """Several times an epoch, and at its end."""
         return self.step % self.loader.steps_per_epoch % self.stride == 0
 
     def outcome(self) -> Outcome | None:
-        """See :meth:`Problem.outcome`; at the end of an epoch, the schedule is told of it."""
+        """See :meth:`Problem.outcome`; after an epoch, the schedule takes its validation bits per dimension."""
         if not abs(self._last_loss) < self.too_far:  # nan as well
             return Outcome("diverged", f"the loss is {self._last_loss:.3g} after {self.step} steps")
         if self.due() and not (away := self.distances().max().item()) < LOST:
@@ -122,7 +117,7 @@ class CircuitTraining(Problem):
         return Outcome("budget") if self.step >= self.budget else None
 
     def evaluate(self) -> dict[str, float]:
-        """What a record holds.
+        """The values of a record.
 
         ``bpd`` are bits per dimension of the validation images, exact on and off the manifold, as log Z is taken into
         account; ``test_bpd``, at the end of the training, those of the test images. ``train_bpd`` is the mean over the
@@ -153,15 +148,15 @@ class CircuitTraining(Problem):
     def bpd(self, images: Tensor) -> float:
         """Bits per dimension of images."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for own in ranks.batches(len(images), EVALUATION_BATCH):
-            total += self.model(images[own]).double().sum()
-        return (self.log_z() - ranks.total(total).item() / len(images)) / self.nats
+        for batch in ranks.local_batches(len(images), EVALUATION_BATCH):
+            total += self.model(images[batch]).double().sum()
+        return (self.log_z() - ranks.all_reduce_sum(total).item() / len(images)) / self.nats
 
     def distances(self) -> Tensor:
         """‖XXᴴ − I‖_F of every matrix; computed once for a step."""
         if self._measured[0] != self.step:
-            found = torch.cat([full(oo.distance(each, side="rows")).flatten() for each in self.parameters()])
-            self._measured = (self.step, found)
+            distances = [full(oo.distance(param, side="rows")).flatten() for param in self.parameters()]
+            self._measured = (self.step, torch.cat(distances))
         return self._measured[1]
 
     def validation_bpd(self) -> float:

@@ -15,20 +15,9 @@ from orthoptim.views import View
 from orthoptim_experiments.harness import ranks, sharding
 from orthoptim_experiments.harness.clock import synchronize
 from orthoptim_experiments.harness.experiment import Config, Outcome, Problem
-from orthoptim_experiments.problems.datasets import BatchLoader, Images, derive_seed, load, normalize
+from orthoptim_experiments.problems.datasets import BatchLoader, Images, derive_seed, normalize
 
 TEST_BATCH = 500
-
-
-def check_batch(config: Config) -> None:
-    """Load the images, and see that a batch can be taken from them.
-
-    Raises:
-        ValueError: if not, or if they are not there (:class:`DataError`).
-    """
-    count = len(load(config["dataset"]).train.first(config["train_images"]).labels)
-    if config["batch_size"] > count:
-        raise ValueError(f"a batch of {config['batch_size']} cannot be taken from {count} images")
 
 
 class Training(Problem):
@@ -81,8 +70,8 @@ class Training(Problem):
         """See :meth:`Problem.begin`."""
         super().begin(optimizer)
         self.optimizers = [optimizer, self.others]
-        for each in self.optimizers:
-            for group in each.param_groups:
+        for member in self.optimizers:
+            for group in member.param_groups:
                 group["initial_lr"] = group["lr"]
 
     # What a network adds
@@ -101,7 +90,7 @@ class Training(Problem):
         return self.step / self.loader.steps_per_epoch
 
     def due(self) -> bool:
-        """So many times an epoch, at its end among them."""
+        """Several times an epoch, and at its end."""
         return self.step % self.loader.steps_per_epoch % self.stride == 0
 
     def outcome(self) -> Outcome | None:
@@ -139,7 +128,7 @@ class Training(Problem):
         self._since.add(total, images_seen, seconds=self._now() - begin, optimizer_seconds=end - middle)
 
     def evaluate(self) -> dict[str, float]:
-        """What a record holds; of the batches since the last evaluation where it speaks of training.
+        """The values of a record; those of the training are over the batches since the last evaluation.
 
         ``loss`` and ``accuracy`` are those of the test images, ``distance`` and ``max_distance`` the mean and the
         maximum of ‖XXᴴ − I‖_F/√p over all matrices, ``optimizer_share`` the optimizers' part of the training time.
@@ -154,14 +143,16 @@ class Training(Problem):
         """Accuracy and cross-entropy, on the test images, of a function from normalised images to logits."""
         self.model.eval()
         correct, loss = torch.zeros(2, dtype=self.dtype, device=self.device)
-        for own in ranks.batches(len(self.test.labels), TEST_BATCH):
-            pixels, labels = self.test.pixels[own], self.test.labels[own]
+        for batch in ranks.local_batches(len(self.test.labels), TEST_BATCH):
+            pixels, labels = self.test.pixels[batch], self.test.labels[batch]
             with self._autocast():
                 images = normalize(pixels, self.loader.mean, self.loader.std).to(self.dtype)
                 logits = predict(images).to(self.dtype)  # 16 bits, if mixed
             correct += (logits.argmax(1) == labels).sum()
             loss += functional.cross_entropy(logits, labels, reduction="sum")
-        accuracy, mean_loss = (ranks.total(torch.stack((correct, loss))).double() / len(self.test.labels)).tolist()
+        accuracy, mean_loss = (
+            ranks.all_reduce_sum(torch.stack((correct, loss))).double() / len(self.test.labels)
+        ).tolist()
         return accuracy, mean_loss
 
     def state_dict(self) -> dict[str, Any]:

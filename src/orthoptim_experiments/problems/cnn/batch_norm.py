@@ -57,7 +57,7 @@ class _Normalize(torch.autograd.Function):
         shifted, dy = x - _spread(mean), dy.to(mean.dtype)
         d_bias, d_weight = dy.sum(DIMS), (dy * shifted).sum(DIMS) * scale
         # those of this rank, to be summed with the gradients of all other parameters; x needs the sums now
-        mean_dy, mean_dot = (ranks.total(torch.stack((d_bias, d_weight)).double()) / count).to(mean.dtype)
+        mean_dy, mean_dot = (ranks.all_reduce_sum(torch.stack((d_bias, d_weight)).double()) / count).to(mean.dtype)
         centred = torch.addcmul(dy - _spread(mean_dy), shifted, _spread(-scale * mean_dot))
         return (centred * _spread(weight * scale)).to(x.dtype), d_weight, d_bias, None
 

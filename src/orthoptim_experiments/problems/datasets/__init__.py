@@ -2,8 +2,7 @@
 
 from orthoptim_experiments.problems.datasets.augment import normalize
 from orthoptim_experiments.problems.datasets.draws import derive_seed, generator
-from orthoptim_experiments.problems.datasets.fetch import fetch, is_complete
-from orthoptim_experiments.problems.datasets.files import VARIABLE, DataError, data_directory
+from orthoptim_experiments.problems.datasets.files import VARIABLE, DataError, data_directory, fetch, is_complete
 from orthoptim_experiments.problems.datasets.images import Dataset, Images
 from orthoptim_experiments.problems.datasets.load import load
 from orthoptim_experiments.problems.datasets.loader import BatchLoader

@@ -1,4 +1,4 @@
-"""What a data set is to an experiment: images and labels as tensors."""
+"""Data sets in memory: images and labels as tensors."""
 
 from typing import NamedTuple
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from orthoptim_experiments.problems.datasets.files import DataError, data_directory, read
 from orthoptim_experiments.problems.datasets.images import Dataset, Images
-from orthoptim_experiments.problems.datasets.sources import CIFAR10, MNIST, File
+from orthoptim_experiments.problems.datasets.sources import CIFAR10, MNIST
 
 _SPLIT = 1500  # of the 1797 digits
 
@@ -44,16 +44,16 @@ def _load(name: str, directory: Path) -> Dataset:
 
 
 def _cifar10(directory: Path) -> Dataset:
-    parts = [_records(read(CIFAR10, file, directory), 3, 32) for file in CIFAR10.files]
+    parts = [_records(read(CIFAR10, name, directory), 3, 32) for name in CIFAR10.files]
     train = Images(*(torch.cat(columns) for columns in zip(*parts[:-1], strict=True)))
     return Dataset("cifar10", train, parts[-1], mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 
 
 def _mnist(directory: Path) -> Dataset:
-    def images(pixels: File, labels: File) -> Images:
+    def images(pixels: str, labels: str) -> Images:
         return Images(_idx(read(MNIST, pixels, directory)).unsqueeze(1), _idx(read(MNIST, labels, directory)).long())
 
-    files = MNIST.files
+    files = list(MNIST.files)
     return Dataset("mnist", images(*files[:2]), images(*files[2:]), mean=(0.1307,), std=(0.3081,))
 
 

@@ -73,7 +73,7 @@ class BatchLoader:
         return self.images.pixels[self._choose()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, to go on from there."""
+        """The position of the loader."""
         return {"seed": self.seed, "epoch": self.epoch, "batch": self.batch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,70 +1,18 @@
 """The ablation on precision: online PCA with 16-bit products, in 32 and in 64 bits."""
 
 from contextlib import AbstractContextManager, nullcontext
-from statistics import median
 from typing import Any, ClassVar
 
 import torch
 
-from orthoptim_experiments.harness.claims import Claim, Verdict, column, growth, missing, verdict
+from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import PRECISIONS, Options
-from orthoptim_experiments.harness.records import Run
-from orthoptim_experiments.problems.pca.experiment import PCA, PCAProblem, hyperparameters
+from orthoptim_experiments.problems.pca.experiment import PCA, hyperparameters
+from orthoptim_experiments.problems.pca.problem import PCAProblem
+from orthoptim_experiments.problems.precision import claims as judges
+from orthoptim_experiments.problems.precision.claims import COMPARED
 from orthoptim_experiments.problems.precision.products import half_products
-
-COMPARED = ("POGO", "RGD", "RSDM", "Landing")
-
-
-def _last(run: Run, method: str) -> float:
-    return max(c[-1] for c in column(run, method, "distance"))
-
-
-def _rsdm(run: Run) -> Verdict:
-    needed = ("RSDM-fp32", "RSDM-fp64", "RGD-fp32", "RGD-fp64")
-    if absent := missing(run, *needed):
-        return absent
-    last = {method: _last(run, method) for method in needed}
-    least = min(growth(run, "RSDM-fp32"))
-    holds = last["RSDM-fp32"] > 10 * last["RGD-fp32"] and least > 2 and last["RSDM-fp64"] < 1e-10
-    shown = ", ".join(f"{method} {value:.1e}" for method, value in last.items())
-    return verdict(holds, f"last distance: {shown}; RSDM-fp32 grew {least:.1f}-fold over the last nine tenths")
-
-
-def _coarser(run: Run) -> Verdict:
-    needed = [f"{method}-{bits}" for method in COMPARED for bits in ("fp16", "fp32")]
-    if absent := missing(run, *needed):
-        return absent
-    factors = {method: _last(run, f"{method}-fp16") / _last(run, f"{method}-fp32") for method in COMPARED}
-    shown = ", ".join(f"{method} {value:.0f}" for method, value in factors.items())
-    return verdict(min(factors.values()) >= 10, f"last distance with 16-bit products, in units of that in 32: {shown}")
-
-
-def _slower(run: Run) -> Verdict:
-    needed = [f"{method}-{bits}" for method in COMPARED for bits in ("fp32", "fp64")]
-    if absent := missing(run, *needed):
-        return absent
-    factors = {method: _pace(run, f"{method}-fp64") / _pace(run, f"{method}-fp32") for method in COMPARED}
-    shown = ", ".join(f"{method} {value:.1f}" for method, value in factors.items())
-    return verdict(min(factors.values()) >= 1.5, f"time of a step in 64 bits, in units of that in 32: {shown}")
-
-
-def _faster(run: Run) -> Verdict:
-    needed = [f"{method}-{bits}" for method in COMPARED for bits in ("fp16", "fp32")]
-    if absent := missing(run, *needed):
-        return absent
-    if run.config["device"] == "cpu":
-        return Verdict("not measured", "16-bit products are emulated here; run on a GPU")
-    factors = {method: _pace(run, f"{method}-fp32") / _pace(run, f"{method}-fp16") for method in COMPARED}
-    shown = ", ".join(f"{method} {value:.1f}" for method, value in factors.items())
-    others = max(factors["RGD"], factors["RSDM"])
-    return verdict(min(factors["POGO"], factors["Landing"]) > others, f"speed-up by 16-bit products: {shown}")
-
-
-def _pace(run: Run, method: str) -> float:
-    """Seconds per step."""
-    pairs = zip(column(run, method, "time"), column(run, method, "step"), strict=True)
-    return median(times[-1] / max(steps[-1], 1) for times, steps in pairs)
 
 
 class HalfProductsPCA(PCAProblem):
@@ -100,10 +48,10 @@ faster, so that their times mean nothing.
     dtypes = ("by method",)
     default_methods = tuple(f"{name}-{bits}" for name in COMPARED for bits in PRECISIONS)
     claims = (
-        Claim("RSDM drifts in 32 bits, and converges to the manifold in 64 as all methods do", _rsdm),
-        Claim("16-bit products raise all distances by orders of magnitude", _coarser),
-        Claim("All methods are significantly slower in 64 bits", _slower),
-        Claim("POGO and Landing benefit the most from faster products", _faster),
+        Claim("RSDM drifts in 32 bits, and converges to the manifold in 64 as all methods do", judges.rsdm),
+        Claim("16-bit products raise all distances by orders of magnitude", judges.coarser),
+        Claim("All methods are significantly slower in 64 bits", judges.slower),
+        Claim("POGO and Landing benefit the most from faster products", judges.faster),
     )
 
     def methods(self, config: Config) -> dict[str, Options]:

@@ -1,63 +1,14 @@
 """The ablation on the length of the landing step: the quartic's root, ½, and ½ kept safe, on circuits."""
 
-import math
 from typing import ClassVar
 
-from orthoptim_experiments.harness.claims import Claim, Verdict, missing, statuses, verdict
+from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Scale
 from orthoptim_experiments.harness.methods import RATES, Options
-from orthoptim_experiments.harness.records import Run
 from orthoptim_experiments.problems.circuits.experiment import PAPER_SIZES, POGO, TINY_SIZES, CircuitExperiment
 from orthoptim_experiments.problems.circuits.training import CircuitTraining
-
-LANDINGS = ("POGO-root", "POGO-half", "POGO-safe")
-SMALLEST, *LARGER = RATES
-ALIKE = 1e-3
-"""Bits per dimension: the gain by which early stopping tells a better model."""
-
-
-def swept(landing: str, rate: str) -> str:
-    """The name of POGO with a landing and a learning rate."""
-    return f"{landing} η={rate}"
-
-
-def _alike(run: Run) -> Verdict:
-    root, half = swept("POGO-root", SMALLEST), swept("POGO-half", SMALLEST)
-    if absent := missing(run, root, half):
-        return absent
-    differences = [
-        abs(one - other)
-        for trial in run.of(root)
-        if (twin := run.trial(half, trial.seed)) is not None
-        for one, other in zip(trial.records["bpd"], twin.records["bpd"], strict=True)
-    ]
-    largest = max(math.inf if math.isnan(value) else value for value in differences)
-    return verdict(largest <= ALIKE, f"largest difference at any step: {largest:.1e} bpd")
-
-
-def _diverges(run: Run) -> Verdict:
-    if absent := missing(run, *(swept(landing, rate) for landing in ("POGO-half", "POGO-safe") for rate in LARGER)):
-        return absent
-    lost = {landing: [rate for rate in RATES if _diverged(run, landing, rate)] for landing in LANDINGS}
-    shown = "; ".join(f"{landing}: {', '.join(rates) or 'at none'}" for landing, rates in lost.items())
-    return verdict(bool(lost["POGO-half"]) and not lost["POGO-safe"], f"diverged: {shown}")
-
-
-def _diverged(run: Run, landing: str, rate: str) -> bool:
-    return "diverged" in statuses(run, swept(landing, rate))
-
-
-def _best(run: Run) -> Verdict:
-    names = [swept(landing, rate) for landing in ("POGO-root", "POGO-half") for rate in RATES]
-    if absent := missing(run, "POGO", *names):
-        return absent
-    last = {
-        name: min(trial.records["bpd"][-1] for trial in run.of(name))
-        for name in ("POGO", *names)
-        if "diverged" not in statuses(run, name)
-    }
-    first, second = sorted(last, key=lambda name: last[name])[:2]
-    return verdict(first == "POGO", f"least bpd: {first} {last[first]:.3f}, then {second} {last[second]:.3f}")
+from orthoptim_experiments.problems.stepsize import claims as judges
+from orthoptim_experiments.problems.stepsize.claims import LANDINGS, SMALLEST, swept
 
 
 class StepSize(CircuitExperiment):
@@ -75,9 +26,7 @@ is beyond twice that of knowing nothing.
 """
     scales: ClassVar = {
         "tiny": Scale(
-            "digits of 8×8 and 2 units, for tests",
-            seeds=1,
-            sizes=TINY_SIZES | {"train_images": 500, "epochs": 2.0},
+            "digits of 8×8 and 2 units, for tests", seeds=1, sizes=TINY_SIZES | {"train_images": 500, "epochs": 2.0}
         ),
         "laptop": Scale(
             "MNIST and 4 units, a minute a method",
@@ -88,9 +37,9 @@ is beyond twice that of knowing nothing.
     }
     default_methods = ("POGO", *(swept(landing, rate) for landing in LANDINGS for rate in RATES))
     claims = (
-        Claim(f"The root and ½ are indistinguishable at η = {SMALLEST}", _alike),
-        Claim("½ diverges at larger learning rates, where safe does not", _diverges, "paper, orthoptim"),
-        Claim("VAdam is better than any learning rate without it", _best),
+        Claim(f"The root and ½ are indistinguishable at η = {SMALLEST}", judges.alike),
+        Claim("½ diverges at larger learning rates, where safe does not", judges.diverges, "paper, orthoptim"),
+        Claim("VAdam is better than any learning rate without it", judges.best),
     )
 
     def methods(self, config: Config) -> dict[str, Options]:

@@ -2,18 +2,12 @@
 
 from typing import Any, ClassVar
 
-import torch
-
-import orthoptim as oo
 from orthoptim_experiments.harness.claims import Claim
-from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
+from orthoptim_experiments.harness.experiment import Config, Scale
 from orthoptim_experiments.harness.methods import PAPER, Options
-from orthoptim_experiments.problems.classification import judges, shown
-from orthoptim_experiments.problems.classification.training import Training, check_batch
-from orthoptim_experiments.problems.datasets import BatchLoader, load
-from orthoptim_experiments.problems.vit.model import OViT
-
-ATTENTION = {f"blocks.*.attention.{name}": "matrix" for name in ("query", "key", "value")}
+from orthoptim_experiments.problems.classification import judges
+from orthoptim_experiments.problems.classification.experiment import ClassificationExperiment
+from orthoptim_experiments.problems.vit.training import VitTraining
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "POGO": {"lr": 0.01, "base": "SGD"},
@@ -24,43 +18,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "SLPG": {"lr": 0.01},
     "Adam": {"lr": 5e-4},
 }
-"""Of each method, from the paper's appendix D."""
+"""The options of each method, from the paper's appendix D."""
 
 LAPTOP_LR = 0.1
-"""Of all that follow the gradient, at laptop scale. With those of the paper, from 0.001 to 0.1, the matrices of some
-hardly move in a twentieth of the steps: after 750, POGO was at 40.7 % with 0.01 and at 44.4 % with 0.1, Landing at
-40.6 % with 0.01 and at 45.1 % with 0.1, RGD at 44.5 % with 0.1 and at 33.6 % with 1."""
-
-OTHERS_LR = 5e-4
-HALF = (0.5, 0.5, 0.5)
-
-
-class VitTraining(Training):
-    """Adam for all but the matrices under study; constant learning rates, no augmentation.
-
-    Args:
-        config: with ``dataset``, ``train_images`` and ``test_images``, ``dim``, ``depth``, ``heads``,
-            ``hidden``, ``batch_size``, ``device`` and what :class:`Training` needs.
-        constrained: whether the matrices stay orthogonal; they start so in any case.
-        seed: of all draws.
-    """
-
-    def __init__(self, config: Config, constrained: bool, seed: int) -> None:
-        data, device = load(config["dataset"]), config["device"]
-        train, test = data.train.first(config["train_images"]), data.test.first(config["test_images"])
-        loader = BatchLoader(train.to(device), config["batch_size"], HALF, HALF, seed=seed)
-        model = make_model(config, seed).to(device)
-        studied = {param for group in oo.param_groups(model, ATTENTION, rest=None) for _, param in group["params"]}
-        others = torch.optim.Adam([param for param in model.parameters() if param not in studied], lr=OTHERS_LR)
-        super().__init__(config, model, ATTENTION, constrained, others, loader, test.to(device), seed)
-
-
-def make_model(config: Config, seed: int) -> OViT:
-    """The network as its seed draws it, whatever was drawn before."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        return OViT(config["dim"], config["depth"], config["heads"], config["hidden"])
-
+"""The learning rate of gradient methods at laptop scale. With the paper's, from 0.001 to 0.1, the matrices of some
+methods hardly move in a twentieth of the steps: after 750, POGO was at 40.7 % with 0.01 and at 44.4 % with 0.1, Landing
+at 40.6 % with 0.01 and at 45.1 % with 0.1, RGD at 44.5 % with 0.1 and at 33.6 % with 1."""
 
 PAPER_SIZES = {
     "dataset": "cifar10",
@@ -77,7 +40,7 @@ PAPER_SIZES = {
 }
 
 
-class ViT(Experiment):
+class ViT(ClassificationExperiment):
     """See the module."""
 
     name = "vit"
@@ -106,12 +69,10 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
     }
     dtypes = ("float32",)
     default_methods = (*PAPER, "Adam")
-    panels = shown.PANELS
-    columns = tuple(name for name in shown.COLUMNS if name != "tta_accuracy")
+    columns = tuple(name for name in ClassificationExperiment.columns if name != "tta_accuracy")
     claims = (
         Claim(
-            "All methods reach similar accuracies; POGO is within a point of the best",
-            judges.as_accurate("best", 0.01),
+            "All methods reach similar accuracies; POGO is within a point of the best", judges.as_accurate("best", 0.01)
         ),
         Claim("POGO is never farther from the manifold than RGD", judges.as_near("POGO", "RGD", 1)),
         Claim("POGO takes less time than RGD", judges.faster("POGO", "RGD"), "orthoptim"),
@@ -132,7 +93,7 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
         """See :meth:`Experiment.prepare`: the images."""
         if config["dim"] % config["heads"]:
             raise ValueError(f"dim {config['dim']} is no multiple of the number of heads, {config['heads']}")
-        check_batch(config)
+        super().prepare(config)
 
     def problem(self, config: Config, method: str, seed: int) -> VitTraining:
         """See :meth:`Experiment.problem`."""

@@ -21,11 +21,7 @@ def made(config=None, status="budget", **methods):
 
 @pytest.mark.parametrize(
     ("pogo", "verdict"),
-    [
-        ([8.0, 1.4, 1.6, 1.3], "confirmed"),
-        ([8.0, 1.6, 1.55, 1.3], "refuted"),
-        ([8.0, NAN, 1.6, 1.3], "refuted"),
-    ],
+    [([8.0, 1.4, 1.6, 1.3], "confirmed"), ([8.0, 1.6, 1.55, 1.3], "refuted"), ([8.0, NAN, 1.6, 1.3], "refuted")],
 )
 def test_better_when_the_first_of_two_has_ended(pogo, verdict):
     run = made(POGO={"bpd": pogo}, RGD={"bpd": [8.0, 1.5, 1.6]}, LandingPC={"bpd": [8.0, 1.7, 1.5, 1.5]})

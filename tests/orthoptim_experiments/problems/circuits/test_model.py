@@ -40,16 +40,16 @@ def test_likelihood_equals_the_definition(height, width, units, seed):
     torch.testing.assert_close(circuit(images).detach(), expected, atol=1e-9, rtol=1e-9)
 
 
-def test_likelihood_does_not_depend_on_the_blocks(monkeypatch):
-    circuit = tiny(7, 6, 3, 4, unitary=True)
-    images = torch.randint(0, 4, (5, 7, 6))
+def test_a_contraction_does_not_depend_on_the_blocks():
+    draws = torch.Generator().manual_seed(0)
+    weight, children = (
+        torch.randn(shape, dtype=torch.complex128, generator=draws).requires_grad_()
+        for shape in ((7, 3, 81), (7, 4, 3, 5))
+    )
     results = []
     for block in (1, 2**30):
-        monkeypatch.setattr(contraction, "BLOCK", block)
-        circuit.zero_grad()
-        likelihood = circuit(images)
-        likelihood.sum().backward()
-        results.append([likelihood.detach(), *(parameter.grad for parameter in circuit.parameters())])
+        out = contraction.contract(weight, children, block)
+        results.append([out.detach(), *torch.autograd.grad(out.abs().sum(), (weight, children))])
     torch.testing.assert_close(*results, atol=1e-12, rtol=1e-12)
 
 

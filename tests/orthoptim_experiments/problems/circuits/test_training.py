@@ -26,13 +26,6 @@ MEASURED_ANEW = ("time", "processor_time", "memory")
 SMALL = {"train_images": 80, "test_images": 30, "batch_size": 25, "epochs": 2.0}  # 3 steps an epoch
 
 
-@pytest.fixture(autouse=True)
-def _threads():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 def configured(overrides=None, **sizes):
     return configuration(CIRCUITS, "tiny", sizes=SMALL | sizes, overrides=overrides)
 
@@ -111,7 +104,7 @@ def test_training_lowers_bits_and_stays_normalised(tmp_path):
         assert math.isnan(trial.records["test_bpd"][0])
         assert trial.records["test_bpd"][-1] == pytest.approx(last, abs=0.3)
         assert trial.records["train_bpd"][-1] == pytest.approx(last, abs=0.6)
-    pictures = describe(found).exhibits
+    pictures = describe(found).attachments
     assert [picture.title for picture in pictures] == [
         "Samples, POGO",
         "In-paintings, POGO",
@@ -170,7 +163,7 @@ def test_a_diverged_training_draws_nothing(tmp_path):
     found = run(tmp_path, configured(overrides={"SLPG": {"lr": 1e4}}), ("SLPG",))
     assert found.trials[0].status == "diverged"
     assert found.trials[0].pictures == {}
-    assert describe(found).exhibits == []
+    assert describe(found).attachments == []
 
 
 def test_a_grid_shows_each_image_in_its_place():

@@ -26,13 +26,13 @@ def normalise(kind, dtype):
         norm.weight.copy_(torch.linspace(0.5, 2, 5))
     found = []
     for x, dy in zip(*data(dtype), strict=True):
-        own = ranks.part(len(x))
+        own = ranks.local_slice(len(x))
         x = x[own].contiguous(memory_format=torch.channels_last).requires_grad_()
         y = norm(x)
         y.backward(dy[own])
         found.append((y.detach(), x.grad))
     y, dx = (torch.stack(each) for each in zip(*found, strict=True))
-    grads = [ranks.total(param.grad) for param in norm.parameters()]
+    grads = [ranks.all_reduce_sum(param.grad) for param in norm.parameters()]
     norm.eval()
     return {"y": y, "dx": dx}, {"grads": grads, "state": norm.state_dict(), "eval": norm(data(dtype)[0][0]).detach()}
 

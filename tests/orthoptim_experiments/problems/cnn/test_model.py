@@ -6,8 +6,8 @@ from torch.nn import functional
 
 import orthoptim as oo
 from orthoptim.views import View
-from orthoptim_experiments.problems.cnn.experiment import CONVOLUTIONS
 from orthoptim_experiments.problems.cnn.model import ConvNet
+from orthoptim_experiments.problems.cnn.training import CONVOLUTIONS
 from orthoptim_experiments.problems.datasets import normalize
 
 

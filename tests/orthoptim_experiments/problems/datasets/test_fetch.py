@@ -13,14 +13,14 @@ def everything(directory):
 def failing(source, directory, **options):
     before = everything(directory)
     with pytest.raises(DataError) as caught:
-        fetch(source, directory, **options)
+        fetch(source, directory, retries=0, **options)
     assert everything(directory) == before
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_an_archive_is_unpacked_and_not_kept(tmp_path):
-    archive = packed()
+    archive = packed({**CONTENT, "readme.html": b"no part of the data", "../escaped": b"no part of the folder"})
     with serving({"toy.tar.gz": archive}) as url:
         assert fetch(tar_source(archive), tmp_path / "new", mirror=url)
     folder = tmp_path / "new" / "toy-files"
@@ -52,6 +52,12 @@ def test_a_damaged_file_is_replaced(tmp_path):
     with serving({"toy.tar.gz": archive}) as url:
         assert fetch(source, tmp_path, mirror=url)
     assert is_complete(source, tmp_path)
+
+
+def test_a_download_that_fails_is_tried_again(tmp_path):
+    archive = packed()
+    with serving({"toy.tar.gz": archive}, refusals=1) as url:
+        assert fetch(tar_source(archive), tmp_path, mirror=url, retries=1)
 
 
 def test_no_network(tmp_path):

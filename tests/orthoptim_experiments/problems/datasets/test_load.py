@@ -57,7 +57,7 @@ def test_a_truncated_batch_of_cifar10(real_data, tmp_path):
         folder.joinpath(file.name).symlink_to(file)
     folder.joinpath("data_batch_3.bin").unlink()
     folder.joinpath("data_batch_3.bin").write_bytes(bytes(3073 * 100))
-    with pytest.raises(DataError, match=r"data_batch_3\.bin is truncated \(307300 bytes of 30730000\)"):
+    with pytest.raises(DataError, match=r"data_batch_3\.bin is truncated or corrupt"):
         load("cifar10", tmp_path)
 
 

@@ -8,8 +8,9 @@ import torch
 import orthoptim as oo
 from orthoptim_experiments.harness.experiment import configuration
 from orthoptim_experiments.problems import EXPERIMENTS
-from orthoptim_experiments.problems.vit.experiment import ATTENTION, PAPER_SIZES, make_model
+from orthoptim_experiments.problems.vit.experiment import PAPER_SIZES
 from orthoptim_experiments.problems.vit.model import OrthogonalAttention, OViT
+from orthoptim_experiments.problems.vit.training import ATTENTION, make_model
 
 
 def test_sizes_of_the_paper():
