@@ -127,9 +127,9 @@ def _restarted(case: Case, x: torch.nn.Parameter, opt: oo.Orthoptimizer) -> tupl
 
 
 def resident_megabytes() -> float:
-    """The resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
+    """The memory of the heap: pages of files, such as libraries, come and go with the load of the machine."""
+    resident, files = map(int, Path("/proc/self/statm").read_text().split()[1:3])
+    return (resident - files) * resource.getpagesize() / 2**20
 
 
 def main(arguments: list[str] | None = None) -> int:

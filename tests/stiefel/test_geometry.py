@@ -54,6 +54,11 @@ def test_square_norm_is_that_of_each_matrix_however_they_lie_in_memory(shape, dt
     np.testing.assert_allclose(stiefel.square_norm(a), expected, rtol=100 * eps(dtype))
 
 
+def test_a_matrix_is_scaled_where_its_norm_is_not_that_of_orthonormal_rows():
+    ratios = torch.tensor([0.0, 0.94, 0.96, 1.0, 1.04, 1.06, 9.0, torch.inf, torch.nan])
+    assert stiefel.is_scaled(3 * ratios, 3).tolist() == [True, True, False, False, False, True, True, True, True]
+
+
 def test_norms_of_lazily_conjugated_matrices():
     a = gaussian((3, 4, 6), torch.complex64, 0)
     for norm in (stiefel.square_norm, stiefel.norm, stiefel.max_entry):
