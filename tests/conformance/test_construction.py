@@ -42,7 +42,7 @@ def test_wrong_shapes(make):
     for shape in ((0, 3), (3, 0), (2, 0, 3)):
         refused(make, torch.nn.Parameter(torch.ones(shape)), r"'attn.weight' .* has no entries: it is seen as")
     refused(make, torch.nn.Parameter(torch.ones(2, 3, 1, 1)), "'attn.weight' .* has kernels 1×1", view="kernels")
-    refused(make, point(4, 6), "view 'kernels' is of 4-d weights", view="kernels")
+    refused(make, point(4, 6), "view 'kernels' is of the weights of convolutions", view="kernels")
     refused(make, point(4, 6), "seen as 4×6, whose columns are too many", side="columns")
     refused(make, point(6, 4), "seen as 6×4, whose rows are too many", side="rows")
     refused(make, point(4, 6), "Invalid view: 'rows'", view="rows")

@@ -349,6 +349,19 @@ def test_a_sparse_gradient_raises_before_anything_is_changed(make):
 
 
 @every_method
+def test_a_sparse_gradient_of_an_ordinary_group_raises_before_anything_is_changed(make):
+    constrained, other = point(4, 6), torch.nn.Parameter(torch.ones(3))
+    opt = make([{"params": [constrained]}, {"params": [other], "algorithm": "adamw"}])
+    set_gradients([constrained])
+    other.grad = torch.ones(3).to_sparse()
+    before = constrained.detach().clone()
+    with pytest.raises(RuntimeError, match=r"parameter 0 of group 1 \(3\) has a sparse gradient"):
+        opt.step()
+    assert torch.equal(constrained, before)
+    assert not opt.state
+
+
+@every_method
 def test_an_exception_in_the_middle_leaves_nothing_half_written(make, monkeypatch):
     params = [point(4, 6), point(3, 3, seed=1)]
     opt = make(params)

@@ -304,10 +304,10 @@ class Machine:
         old = pieces(param, state, group, value)
         new = pieces(param, self.main.opt.state[param], group, param.detach())
         for name in old.keys() - {"rescued"}:
-            expected = old[name]
-            if name == "master":  # somebody may have written to entries of the parameter; those of the master follow
-                expected = torch.where(expected.to(old[""].dtype) == old[""], expected, old[""].to(expected.dtype))
-            if not _equal_matrices(expected, new[name])[skipped].all():
+            same = _equal_matrices(old[name], new[name])
+            if name == "master":  # somebody may have written to the parameter; the master copy follows
+                same = _equal_matrices(_newest(old[""], old[name]), new[name])
+            if not same[skipped].all():
                 raise Violation("skipped", f"{name or 'the value'} of a skipped matrix of parameter {place} changed")
 
     def _check_finite(self, before: Snapshot) -> None:
@@ -445,13 +445,11 @@ class Machine:
         return distances(matrices_of(self._value(param, group), group), promise.frobenius)
 
     def _value(self, param: Tensor, group: dict[str, Any]) -> Tensor:
-        """The master copy of a half-precision matrix, or the parameter where somebody has written to it since."""
+        """The matrices in the precision they are computed in, with what somebody has written to the parameter since."""
         master = self.main.value(param)
         if master.dtype == param.dtype:
             return param.detach()
-        x, y = matrices_of(master, group), matrices_of(param, group)
-        untouched = (x.to(y.dtype) == y).flatten(1).all(1)
-        return _shaped(torch.where(untouched[:, None, None], x, y.to(x.dtype)), param, group)
+        return _newest(param.detach(), master)
 
     def _recovers(self, group: dict[str, Any]) -> bool:
         promise = promise_of(self.main.method, group)
@@ -491,6 +489,11 @@ def _laid_out_like(tensor: Tensor, values: Tensor) -> Tensor:
     first = tuple(slice(1) if stride == 0 else slice(None) for stride in tensor.stride())
     room[first].copy_(values[first])
     return room
+
+
+def _newest(value: Tensor, master: Tensor) -> Tensor:
+    """The master copy of a half-precision tensor, or its value in the entries that somebody has written to since."""
+    return torch.where(master.to(value.dtype) == value, master, value.to(master.dtype))
 
 
 def _equal_matrices(a: Tensor, b: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """Sequences that broke a promise once, as small as they could be made."""
 
 import pytest
+import torch
 
+import orthoptim
 from tests.fuzz.gradients import Gradient
 from tests.fuzz.machine import replay
 from tests.fuzz.operations import Overwrite, Recover, SetLr, Step
-from tests.fuzz.start import Group, Start
+from tests.fuzz.start import METHODS, Group, Start
 
 
 def step(*kinds: str, seed: int = 0) -> Step:
@@ -101,6 +103,26 @@ def test_landingpc_steps_however_long_its_leap(shape, lr, coupled):
     """That of a square matrix of odd size has no full rank: X was lost in the rounding of X − leap."""
     begin = start("landingpc", *shape, lr=lr, options={"coupled": coupled, "lam": 0.1})
     replay(begin, [step("tangent"), step("noise_1e-20", seed=1), step("tangent_1e3", seed=2)])
+
+
+@pytest.mark.parametrize("method", ["pogo", "rgd", "rsdm", "landing", "landingpc", "slpg"])
+def test_an_absurd_learning_rate_and_a_gradient_of_zero(method):
+    """The learning rate over the norm of the gradients overflows."""
+    options = {"rsdm": {"r": 2}, "landingpc": {"coupled": False}}.get(method, {})
+    replay(start(method, 2, 3, 5, lr=1e20, base="vadam-no-eps", identity=True, options=options), [step("zero")])
+    for dtype in (torch.float32, torch.complex64):
+        param = torch.nn.Parameter(torch.eye(3, 5, dtype=dtype))
+        opt = METHODS[method]([param], 1e20, base=orthoptim.VAdam(eps=0), **options)
+        param.grad = torch.zeros_like(param)
+        opt.step()
+        assert opt.drift()[0].skipped == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_half_precision_matrix_that_was_made_deficient(dtype):
+    """Its master copy follows in the entries that were written."""
+    begin = start("pogo", 3, 4, 6, lr=1.0, base="vadam", dtype=dtype)
+    replay(begin, [step("noise"), Overwrite(param=0, matrix=1, how="deficient"), step("noise", seed=1)])
 
 
 def test_landingpc_beside_a_poisoned_parameter():

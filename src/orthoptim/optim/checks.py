@@ -170,17 +170,16 @@ def _spectral_distance(param: Tensor, matrices: list[Tensor], view: View, side: 
     return _largest([torch.linalg.eigvalsh(stiefel.defect(x)).abs() for x in matrices])
 
 
-def refuse_sparse_gradient(group: Mapping[str, Any], param: Tensor, label: str) -> None:
-    """Raise: sparse gradients are refused while nothing has been changed.
-
-    Args:
-        group: the group.
-        param: one of its parameters.
-        label: what to call the group.
-    """
-    position = next(i for i, other in enumerate(group["params"]) if other is param)
-    name = parameter_name(group, position, label)
-    raise RuntimeError(f"{name} has a sparse gradient, which orthoptim does not support: use sparse=False")
+def check_gradients(groups: list[dict[str, Any]]) -> None:
+    """Before a step: refuse sparse gradients of any group while nothing has been changed, not even a state created."""
+    for index, group in enumerate(groups):
+        for position, param in enumerate(group["params"]):
+            if is_dtensor(param):  # whose gradients are dense; to look at them takes time
+                continue
+            grad = param.grad
+            if grad is not None and grad.layout is not torch.strided:
+                name = parameter_name(group, position, f"group {index}")
+                raise RuntimeError(f"{name} has a sparse gradient, which orthoptim does not support: use sparse=False")
 
 
 def check_precision(group: Mapping[str, Any], params: list[Tensor], held: list[Any], buffer: str, label: str) -> None:

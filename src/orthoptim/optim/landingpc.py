@@ -103,5 +103,6 @@ def _shortened(size: Tensor, unit: Tensor) -> Tensor:
         size: the Frobenius norm of each leap.
         unit: what it was divided by.
     """
-    longest: float = 0.25 / torch.finfo(size.dtype).eps ** 0.5
-    return torch.minimum(longest / size, unit)
+    info = torch.finfo(size.dtype)
+    longest: float = 0.25 / info.eps**0.5
+    return torch.minimum(longest / size, unit).clamp_max(info.max)  # an infinite unit times a leap of zero is zero

@@ -235,6 +235,7 @@ class Orthoptimizer(Optimizer):
         return loss
 
     def _step_groups(self) -> None:
+        checks.check_gradients(self.param_groups)
         prepared = []  # all groups are checked before one is stepped
         for group in self.param_groups:
             params: list[Tensor] = []
@@ -391,8 +392,6 @@ class Orthoptimizer(Optimizer):
             grad = param.grad
             if grad is None or not (plain or not is_dtensor(param)):  # ShardedStep steps DTensors
                 continue
-            if grad.layout is not torch.strided:
-                checks.refuse_sparse_gradient(group, param, self._label(group))
             if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
                 grads.append(grad)

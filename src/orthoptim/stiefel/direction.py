@@ -1,5 +1,6 @@
 """The direction G of a step."""
 
+import torch
 from torch import Tensor
 
 
@@ -37,7 +38,10 @@ class Direction:
         Args:
             factor: a number, or one for each matrix.
         """
-        product = factor if self.scale is None else factor * self.scale
+        product = factor
+        if self.scale is not None:  # that of a direction of zeros may be huge: infinity times zero is no number
+            largest = torch.finfo(self.scale.dtype).max
+            product = (factor * self.scale).clamp(-largest, largest)
         return product[:, None, None] if product.ndim else product
 
     def whole(self) -> Tensor:
