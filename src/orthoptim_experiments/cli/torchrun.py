@@ -17,6 +17,7 @@ from typing import NoReturn
 import torch
 from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
 
+from orthoptim import atomic
 from orthoptim_experiments.harness import ranks
 from orthoptim_experiments.harness.records import ResultsError
 from orthoptim_experiments.harness.runner import Interrupted
@@ -71,11 +72,13 @@ def run_as_worker(command: Callable[[], object]) -> NoReturn:
 
     _prctl_pr_set_pdeathsig(signal.SIGKILL)  # no run without torchrun, which may be killed
     file = Path(os.environ[EXIT_STATUS])
+    if file.exists():  # a process was lost after the first had ended the run
+        _leave(0)
     try:
         command()
     except SystemExit as end:
         if os.environ["RANK"] == "0":
-            file.write_text(str(end.code or 0))
+            atomic.write(file, str(end.code or 0).encode())
     except Exception as error:
         if not file.exists():  # otherwise the first process has ended the run, and this one felt it go
             get_error_handler().record_exception(error)
