@@ -98,10 +98,8 @@ def method_tables(name: str | None) -> Iterator[Table]:
     yield table
     bases = Table("base", "", "hyperparameters", title="Base optimizers", title_justify="left")
     for base_name, base in BASES.items():
-        hyperparameters = inspect.signature(base).parameters.values()
-        bases.add_row(
-            base_name, _first_line(base), ", ".join(f"{each.name}={each.default}" for each in hyperparameters)
-        )
+        hyperparameters = [f"{option.name}={option.default}" for option in inspect.signature(base).parameters.values()]
+        bases.add_row(base_name, _first_line(base), ", ".join(hyperparameters))
     yield bases
 
 

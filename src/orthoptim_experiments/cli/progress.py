@@ -122,7 +122,8 @@ class Live:
     def begin(self, method: str, seed: int, step: int, budget: int) -> None:
         """See :meth:`Watcher.begin`."""
         self._method, self._seed, self._budget = method, seed, budget
-        self._progress.reset(self._tasks[method], total=budget, completed=step, steps="", figures="")
+        seeds = self._seeds_of(method)  # a reset forgets all fields
+        self._progress.reset(self._tasks[method], total=budget, completed=step, seeds=seeds, steps="", figures="")
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         """See :meth:`Watcher.progress`."""
@@ -140,7 +141,10 @@ class Live:
         text = f"[{colour}]{outcome.status}[/] after {step} steps, {seconds:.2f} s"
         if outcome.message:
             text += f": {escape(outcome.message)}"
-        marks = self._marks[method] + "·" * self._waiting[method]
-        ended = {"total": 1, "completed": 1, "seeds": marks, "steps": f"seed {seed}", "figures": text}
+        ended = {"total": 1, "completed": 1, "seeds": self._seeds_of(method), "steps": f"seed {seed}", "figures": text}
         self._progress.update(self._tasks[method], **ended)  # type: ignore[arg-type]
         self._progress.update(self._whole, completed=self._done, steps=f"{self._done}/{self._total} trials")
+
+    def _seeds_of(self, method: str) -> str:
+        """A mark for each seed: how its trial ended, or a dot."""
+        return self._marks[method] + "·" * self._waiting[method]

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
 
+from orthoptim import atomic
 from orthoptim_experiments.harness import ranks
 from orthoptim_experiments.harness.records import ResultsError
 from orthoptim_experiments.harness.runner import Interrupted
@@ -71,11 +74,13 @@ def run_as_worker(command: Callable[[], object]) -> NoReturn:
 
     _prctl_pr_set_pdeathsig(signal.SIGKILL)  # no run without torchrun, which may be killed
     file = Path(os.environ[EXIT_STATUS])
+    if file.exists():  # a process was lost after the first had ended the run
+        _leave(0)
     try:
         command()
     except SystemExit as end:
         if os.environ["RANK"] == "0":
-            file.write_text(str(end.code or 0))
+            atomic.write(file, str(end.code or 0).encode())
     except Exception as error:
         if not file.exists():  # otherwise the first process has ended the run, and this one felt it go
             get_error_handler().record_exception(error)
@@ -85,8 +90,11 @@ def run_as_worker(command: Callable[[], object]) -> NoReturn:
 
 def join(device: torch.device) -> None:
     """Join the other processes; say so where lost ones were replaced."""
-    ranks.join(device)
-    if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) and ranks.is_first():
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    store, rank, world_size = next(rendezvous("env://"))
+    # torchrun keeps one store for all attempts: without a prefix the addresses of dead processes are found in it
+    ranks.join(device, store=PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=world_size)
+    if attempt != "0" and ranks.is_first():
         print("orthoptim: a process was lost; all begin again from the last checkpoint", file=sys.stderr, flush=True)
 
 

@@ -73,7 +73,7 @@ class Method:
         fixed = self.fixed or {}
         hidden = {"params", *fixed, *(["landing_steps"] if "landing" in fixed else [])}
         parameters = inspect.signature(self.make).parameters.values()
-        return {each.name: each.default for each in parameters if each.name not in hidden}
+        return {option.name: option.default for option in parameters if option.name not in hidden}
 
     def build(self, params: Params, options: Options) -> torch.optim.Optimizer:
         """The optimizer.
