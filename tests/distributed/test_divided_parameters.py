@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
@@ -12,6 +11,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 import orthoptim as oo
 from tests.distributed.cases import Case, Setting, place, set_gradients, start, target, train
 from tests.distributed.test_placements import DEFAULT, HEAVY_BALL, TOLERANCE, differences
+from tests.worked.view import make_attention, make_optimizer
 
 GROUPED = oo.View(split=(8, 4, 4))
 GROUPED_HEADS = oo.View(split=(8, 4, 4), heads=(4, 2, 2))
@@ -220,16 +220,14 @@ def test_matrices_that_are_far_away_come_back(two, case):
 
 
 def attention(rank):
-    """Per-head attention under FSDP2, as a newcomer writes it; and the same in one process."""
+    """The worked example under FSDP2, and in one process."""
     models = []
     for sharded in (True, False):
         torch.manual_seed(0)
-        model = nn.MultiheadAttention(16, 4, bias=False)
-        views = {"in_proj_weight": oo.View(split=3, heads=4), "out_proj.weight": oo.View(heads=4, dim=1)}
-        oo.orthogonalize_(model, views)
+        model = make_attention()
         if sharded:
-            fully_shard(model, shard_placement_fn=lambda param: Shard(0 if param.shape[0] == 48 else 1))
-        opt = oo.POGO(oo.param_groups(model, views, lr=0.1))
+            fully_shard(model, shard_placement_fn=lambda param: Shard(1 if param.shape == (16, 16) else 0))
+        opt = make_optimizer(model)
         for t in range(5):
             opt.zero_grad()
             x = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(t))

@@ -235,3 +235,19 @@ def test_fact_8_a_hundred_thousand_float32_steps_stay_within_1e_6(landing):
     policy = stiefel.policy(landing)
     lr = torch.tensor(0.01)
     assert walk(lambda x, g, lr: stiefel.pogo_step(x, g, lr, policy).x, torch.float32, 100_000, lr) <= 1e-6
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+def test_a_zero_direction_is_not_clipped(form, landing):
+    x = orthonormal((5, 3, 4), torch.float32, 0)
+    assert not stiefel.pogo_step(x, torch.zeros_like(x), 0.1, stiefel.policy(landing), form).clipped.any()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(5, 2, 4), (5, 4, 4)])
+def test_a_step_writes_to_no_memory_of_another_shape(form, shape):
+    """Of which torch warns."""
+    x = orthonormal(shape, torch.float32, 0)
+    stiefel.pogo_step(x, gaussian(shape, torch.float32, 1), 0.1, stiefel.policy("safe"), form)

@@ -10,9 +10,10 @@ import orthoptim as oo
 from tests.conformance.methods import clones, point, set_gradients, steps
 from tests.worked.base import AdaGradNorm
 from tests.worked.method import LeapAndPolish
+from tests.worked.view import make_attention, make_optimizer
 
 
-@pytest.mark.parametrize(("name", "most"), [("base", 30), ("method", 60)])
+@pytest.mark.parametrize(("name", "most"), [("base", 30), ("method", 60), ("view", 20)])
 def test_an_extension_is_short(name, most):
     assert len((Path(__file__).parent / f"{name}.py").read_text().splitlines()) < most
 
@@ -58,6 +59,34 @@ def test_a_method_of_ones_own_descends_and_stays_on_the_manifold():
     assert losses[-1] < 1e-3 * losses[0]
     assert oo.distance(param) < 1e-5
     assert "polish: the number of Newton–Schulz steps.\n    view: what" in inspect.getdoc(LeapAndPolish)
+
+
+def train(attention, opt, steps):
+    for t in steps:
+        opt.zero_grad()
+        x = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(t))
+        attention(x, x, x)[0].square().sin().mean().backward()
+        opt.step()
+
+
+def test_a_view_of_ones_own_keeps_every_head_orthogonal_and_resumes(tmp_path):
+    attention = make_attention()
+    opt = make_optimizer(attention)
+    train(attention, opt, range(5))
+    query_of_head_2 = attention.in_proj_weight[4 * 2 : 4 * 3]
+    torch.testing.assert_close(query_of_head_2 @ query_of_head_2.T, torch.eye(4), rtol=0, atol=1e-4)
+    output_of_head_2 = attention.out_proj.weight[:, 4 * 2 : 4 * 3]
+    torch.testing.assert_close(output_of_head_2.T @ output_of_head_2, torch.eye(4), rtol=0, atol=1e-4)
+    assert [row.matrices for row in opt.drift()] == [12, 4]
+    torch.save({"model": attention.state_dict(), "optimizer": opt.state_dict()}, tmp_path / "checkpoint.pt")
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    other = make_attention()
+    other.load_state_dict(saved["model"])
+    resumed = make_optimizer(other)
+    resumed.load_state_dict(saved["optimizer"])
+    for model, optimizer in ((attention, opt), (other, resumed)):
+        train(model, optimizer, range(5, 8))
+    assert all(torch.equal(a, b) for a, b in zip(attention.parameters(), other.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(
