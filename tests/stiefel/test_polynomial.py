@@ -243,9 +243,14 @@ def test_newton_s_method_leaves_two_equal_factors_as_they_are():
     assert torch.equal(torch.stack(found), torch.stack([b, d]))
 
 
-@pytest.mark.parametrize("coefficients", [(2, 0, 0, 0), (0, 4, 0, 0), (0, 0, -8, 0), (0, 0, 0, 16), (-2, 4, -8, 16)])
+@pytest.mark.parametrize("coefficients", [(-2, 0, 0, 0), (0, 4, 0, 0), (0, 0, -8, 0), (0, 0, 0, 16), (-2, 4, -8, 16)])
 def test_a_quartic_is_scaled_by_the_size_of_its_roots(coefficients):
     assert float(polynomial._root_scale(*torch.tensor(coefficients, dtype=torch.float64))) == pytest.approx(2)
+
+
+def test_the_largest_root_of_a_cubic_of_zeros_is_zero():
+    zero = torch.zeros((), dtype=torch.float64)
+    assert float(polynomial.largest_cubic_root(zero, zero, zero)) == 0
 
 
 def test_a_quartic_without_odd_terms_has_a_finite_factor():
