@@ -252,3 +252,11 @@ def test_a_step_writes_to_no_memory_of_another_shape(form, shape):
     """Of which torch warns."""
     x = orthonormal(shape, torch.float32, 0)
     stiefel.pogo_step(x, gaussian(shape, torch.float32, 1), 0.1, stiefel.policy("safe"), form)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "gram"])  # which serves normalised directions
+def test_a_gradient_whose_squares_overflow_moves_as_far_as_the_clip_allows(form):
+    x = orthonormal((5, 3, 4), torch.float32, 0)
+    step = stiefel.pogo_step(x, 1e25 * gaussian((5, 3, 4), torch.float32, 1), 1.0, stiefel.policy("strict"), form)
+    assert step.clipped.all()
+    assert (torch.linalg.matrix_norm(step.x - x) > 0.2).all()
