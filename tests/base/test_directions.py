@@ -231,3 +231,11 @@ def test_a_base_is_linear_if_it_says_so(base):
 def test_directions_have_a_norm_of_order_one_if_their_base_says_so(base):
     found, _ = directions(base, 1e3 * gaussian((1, 2, 16, 32), torch.float64, 0))
     assert bool((torch.linalg.matrix_norm(found) < 2).all()) == base.normalized
+
+
+@pytest.mark.parametrize("base", [orthoptim.VAdam(), orthoptim.Adam()], ids=repr)
+def test_a_square_that_overflows_does_not_stay_infinite(base):
+    sizes = torch.tensor([1.0, 1e25, 1.0, 1.0])[:, None, None, None]
+    found, states = directions(base, sizes * gaussian((4, 2, 4, 6), torch.float32, 0))
+    assert torch.isfinite(found).all()
+    assert all(torch.isfinite(value).all() for state in states for value in state.values())

@@ -84,7 +84,7 @@ def test_a_base_is_found_by_its_name_and_rebuilt_from_its_hyperparameters(name):
 
 
 def test_an_unknown_base_is_refused_with_those_that_are_known():
-    with pytest.raises(ValueError, match=r"Invalid base: 'adagrad'; known are adam, .*sgd"):
+    with pytest.raises(ValueError, match=r"Invalid base: 'adagrad'; known are .*adam, .*sgd"):
         Base.named("adagrad")
 
 

@@ -304,10 +304,10 @@ class Machine:
         old = pieces(param, state, group, value)
         new = pieces(param, self.main.opt.state[param], group, param.detach())
         for name in old.keys() - {"rescued"}:
-            same = _equal_matrices(old[name], new[name])
-            if name == "master":  # somebody may have written to the parameter; the master copy follows
-                same = _equal_matrices(_newest(old[""], old[name]), new[name])
-            if not same[skipped].all():
+            expected = old[name]
+            if name == "master":  # somebody may have written to entries of the parameter; those of the master follow
+                expected = _newest(old[""], expected)
+            if not _equal_matrices(expected, new[name])[skipped].all():
                 raise Violation("skipped", f"{name or 'the value'} of a skipped matrix of parameter {place} changed")
 
     def _check_finite(self, before: Snapshot) -> None:

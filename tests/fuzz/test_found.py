@@ -96,6 +96,13 @@ def test_a_real_number_that_was_scaled_comes_back_under_a_huge_momentum(landing)
     replay(begin._replace(seed=1040999058), [step("huge", seed=708748069), scale, Recover(seed=648310400)])
 
 
+def test_barzilai_borwein_where_the_relative_gradient_overflows():
+    """LandingPC without a projection has left the manifold by 1e20; a learning rate of zero moves nothing then."""
+    begin = start("landingpc", 12, 3, lr=1e20, base="bb", options={"side": "columns", "lam": 0.1, "tau": None})
+    operations = [step("noise_1e6", seed=363609859), SetLr(group=0, lr=0.0), step("point", seed=390691110)]
+    replay(begin._replace(seed=486445739), operations)
+
+
 @pytest.mark.parametrize("coupled", [True, False])
 @pytest.mark.parametrize("lr", [1e6, 1e9, 1e12])
 @pytest.mark.parametrize("shape", [(2, 2, 3, 3), (4, 5, 5), (2, 7, 6)])

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from orthoptim import stiefel
 from tests import reference
@@ -57,6 +58,28 @@ def test_square_norm_is_that_of_each_matrix_however_they_lie_in_memory(shape, dt
 def test_a_matrix_is_scaled_where_its_norm_is_not_that_of_orthonormal_rows():
     ratios = torch.tensor([0.0, 0.94, 0.96, 1.0, 1.04, 1.06, 9.0, torch.inf, torch.nan])
     assert stiefel.is_scaled(3 * ratios, 3).tolist() == [True, True, False, False, False, True, True, True, True]
+
+
+class CountOperations(TorchDispatchMode):
+    """Counts the operations inside."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "tiny"), [((3, 3), True), ((4, 4), True), ((2, 8), True), ((3, 6), False), ((9, 9), False)]
+)
+def test_square_norm_runs_along_the_batch_only_where_that_is_last_and_matrices_are_tiny(shape, tiny):
+    """Entry by entry it writes no squares, but takes an operation for each entry."""
+    last = gaussian((*shape, 100), torch.float32, 0).movedim(-1, 0)
+    for a, along in ((last, tiny), (last.contiguous(), False)):
+        with CountOperations() as operations:
+            stiefel.square_norm(a)
+        assert (operations.count >= shape[0] * shape[1]) == along
 
 
 def test_norms_of_lazily_conjugated_matrices():

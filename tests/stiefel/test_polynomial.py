@@ -241,3 +241,19 @@ def test_newton_s_method_leaves_two_equal_factors_as_they_are():
     b, d = (torch.tensor(value, dtype=torch.float64) for value in (-1.0, 0.5))
     found = polynomial._polish_factor(2 * b, b**2 + 2 * d, 2 * b * d, d**2, b, d)
     assert torch.equal(torch.stack(found), torch.stack([b, d]))
+
+
+@pytest.mark.parametrize("coefficients", [(-2, 0, 0, 0), (0, 4, 0, 0), (0, 0, -8, 0), (0, 0, 0, 16), (-2, 4, -8, 16)])
+def test_a_quartic_is_scaled_by_the_size_of_its_roots(coefficients):
+    assert float(polynomial._root_scale(*torch.tensor(coefficients, dtype=torch.float64))) == pytest.approx(2)
+
+
+def test_the_largest_root_of_a_cubic_of_zeros_is_zero():
+    zero = torch.zeros((), dtype=torch.float64)
+    assert float(polynomial.largest_cubic_root(zero, zero, zero)) == 0
+
+
+def test_a_quartic_without_odd_terms_has_a_finite_factor():
+    """The resolvent has no positive root then."""
+    zero, d, f = (torch.tensor(value, dtype=torch.float64) for value in (0.0, 0.9, 0.3))
+    assert all(map(torch.isfinite, polynomial.larger_factor(zero, d + f, zero, d * f)))

@@ -235,3 +235,28 @@ def test_fact_8_a_hundred_thousand_float32_steps_stay_within_1e_6(landing):
     policy = stiefel.policy(landing)
     lr = torch.tensor(0.01)
     assert walk(lambda x, g, lr: stiefel.pogo_step(x, g, lr, policy).x, torch.float32, 100_000, lr) <= 1e-6
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+def test_a_zero_direction_is_not_clipped(form, landing):
+    x, policy = orthonormal((5, 3, 4), torch.float32, 0), stiefel.policy(landing)
+    normalized = form == "gram"  # which serves no other directions
+    assert not stiefel.pogo_step(x, torch.zeros_like(x), 0.1, policy, form, normalized=normalized).clipped.any()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(5, 2, 4), (5, 4, 4)])
+def test_a_step_writes_to_no_memory_of_another_shape(form, shape):
+    """Of which torch warns."""
+    x = orthonormal(shape, torch.float32, 0)
+    stiefel.pogo_step(x, gaussian(shape, torch.float32, 1), 0.1, stiefel.policy("safe"), form)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "gram"])  # which serves normalised directions
+def test_a_gradient_whose_squares_overflow_moves_as_far_as_the_clip_allows(form):
+    x = orthonormal((5, 3, 4), torch.float32, 0)
+    step = stiefel.pogo_step(x, 1e25 * gaussian((5, 3, 4), torch.float32, 1), 1.0, stiefel.policy("strict"), form)
+    assert step.clipped.all()
+    assert (torch.linalg.matrix_norm(step.x - x) > 0.2).all()

@@ -90,7 +90,8 @@ def argmin(c: Tensor) -> Tensor:
 
 def largest_cubic_root(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """The largest real root of z³ + az² + bz + c."""
-    scale = torch.maximum(torch.maximum(a.abs(), b.abs().sqrt()), torch.pow(c.abs(), 1 / 3)).clamp_min(_TINY)
+    scale = torch.maximum(torch.maximum(a.abs(), b.abs().sqrt()), torch.pow(c.abs(), 1 / 3))
+    scale = scale.clamp_min(_TINY ** (1 / 3))  # whose cube does not underflow
     a, b, c = a / scale, b / scale**2, c / scale**3
     p = b - a**2 / 3
     q = 2 * a**3 / 27 - a * b / 3 + c
