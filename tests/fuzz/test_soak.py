@@ -24,7 +24,7 @@ def test_what_a_soak_must_see(monkeypatch):
     """A bound that is not kept, and memory that grows."""
     monkeypatch.setattr(soak, "distances", lambda *args: soak.torch.ones(1))
     sizes = iter([1.0, 100.0])
-    monkeypatch.setattr(soak, "resident_megabytes", lambda: next(sizes))
+    monkeypatch.setattr(soak, "allocated_megabytes", lambda: next(sizes))
     found = soak.soak(soak.CASES[0], 500)
     assert [defect.split()[0] for defect in found.defects] == ["distance", "memory"]
 
