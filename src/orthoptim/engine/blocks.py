@@ -93,7 +93,7 @@ class Block(NamedTuple):
 
 def _same_memory(tensors: list[Tensor], values: Tensor) -> bool:
     """Whether values have been written where they belong already."""
-    if len(tensors) > 1 or torch.compiler.is_compiling() or not _has_address(values):
+    if len(tensors) > 1 or torch.compiler.is_compiling() or not has_address(values):
         return False
     return tensors[0].data_ptr() == values.data_ptr()
 
@@ -113,7 +113,7 @@ def together(tensors: list[Tensor]) -> list[Tensor]:
 
     Its strides are those of :func:`stacked`, of which this saves the copy.
     """
-    if len(tensors) < 2 or torch.compiler.is_compiling() or not _has_address(tensors[0]):
+    if len(tensors) < 2 or torch.compiler.is_compiling() or not has_address(tensors[0]):
         return tensors
     first, start, size = tensors[0], tensors[0].data_ptr(), tensors[0].nbytes
     if size == 0 or tensors[1].data_ptr() != start + size or not is_dense(first):
@@ -155,7 +155,7 @@ def without_gaps(a: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return a
     dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
-    aligned = a.device.type != "cpu" or not _has_address(a) or a.data_ptr() % _ALIGNMENT == 0
+    aligned = a.device.type != "cpu" or not has_address(a) or a.data_ptr() % _ALIGNMENT == 0
     return a if dense and aligned else a.clone()
 
 
@@ -169,6 +169,6 @@ def is_dense(a: Tensor) -> bool:
     return (a.is_contiguous() or by_columns(a)) and not a.is_conj()
 
 
-def _has_address(a: Tensor) -> bool:
+def has_address(a: Tensor) -> bool:
     """Whether there is memory behind a tensor: not so for meta and fake tensors."""
     return (type(a) in (Tensor, Parameter) and not a.is_meta) or has_values(a)

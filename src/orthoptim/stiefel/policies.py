@@ -47,7 +47,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel import polynomial
-from orthoptim.stiefel.geometry import as_real, square_norm
+from orthoptim.stiefel.geometry import as_real, can_look, square_norm
 
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""
@@ -95,11 +95,17 @@ def rescue(top: Tensor, p: int, policy: Policy, size: Tensor | None, leap: Tenso
         size: ‖C‖_F², where the policy clips.
         leap: (s‖R‖_F)², where the policy clips.
     """
-    far = top > policy.reach - 1
     # λmax(MMᴴ) ≤ tr MMᴴ ≤ p·(1 + top)
-    scale = torch.where(far, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
-    flag = far | ((top < -0.5) if size is None or leap is None else (size > leap * leap + _FAR))
+    scale = torch.where(top > policy.reach - 1, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
+    flag = is_far(top, policy, size, leap)
     return Rescue(scale.clamp_min(_LEAST_SCALE), (scale >= _LEAST_SCALE).to(scale.dtype), flag)
+
+
+def is_far(top: Tensor, policy: Policy, size: Tensor | None, leap: Tensor | None) -> Tensor:
+    """The flag of :func:`rescue`, for the same arguments; never set where C is not a number."""
+    if size is None or leap is None:
+        return (top > policy.reach - 1) | (top < -0.5)
+    return (top > policy.reach - 1) | (torch.addcmul(size, leap, leap, value=-1) > _FAR)
 
 
 def half_factors(rho: Tensor, lands: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,20 +115,51 @@ def half_factors(rho: Tensor, lands: Tensor) -> tuple[Tensor, Tensor]:
     return factor, factor + half + (rho - 1)
 
 
-def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Q with X⁺ = M + QM, and which matrices needed a rescue.
+class Correction(NamedTuple):
+    """How to land: X⁺ = M + weight·QM.
+
+    Attributes:
+        q: Q up to its weight, (B, p, p).
+        weight: a number.
+        rescued: which matrices needed a rescue.
+        ordinary: whether it is known that none did.
+        top: the largest entry on the diagonal of C: finite only if M is.
+    """
+
+    q: Tensor
+    weight: float
+    rescued: Tensor
+    ordinary: bool
+    top: Tensor
+
+    def matrix(self) -> Tensor:
+        """Q with its weight."""
+        return self.q if self.weight == 1 else self.q * self.weight
+
+
+def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> Correction:
+    """How to land M, of which C = MMᴴ − I was measured.
+
+    On a CPU, where to look at values waits for nobody, what a rescue takes is computed only if a matrix needs one.
 
     Args:
-        c: C = MMᴴ − I, measured, of shape (B, p, p); its memory is used.
+        c: C, of shape (B, p, p); its memory is used.
         policy: how to land.
         leap: (s‖R‖_F)² for each matrix, where the policy clips.
     """
     size = None if leap is None else square_norm(c)
-    rho, lands, flag = rescue(c.real.diagonal(dim1=-2, dim2=-1).amax(-1), c.shape[-1], policy, size, leap)
+    top = c.real.diagonal(dim1=-2, dim2=-1).amax(-1)
+    if can_look(c):
+        flag = is_far(top, policy, size, leap)
+        if not bool(flag.any()):
+            q, weight = (c, -0.5) if policy.half else (policy.correction(c), 1.0)
+            return Correction(q, weight, flag, True, top)
+    rho, lands, flag = rescue(top, c.shape[-1], policy, size, leap)
     if policy.half:
-        return _affine_(c, *half_factors(rho, lands)), flag
+        return Correction(_affine_(c, *half_factors(rho, lands)), 1, flag, False, top)
     square = rho * rho
-    return _affine_(policy.correction(_affine_(c, lands * square, lands * (square - 1))), rho, rho - 1), flag
+    c = _affine_(c, lands * square, lands * (square - 1))
+    return Correction(_affine_(policy.correction(c), rho, rho - 1), 1, flag, False, top)
 
 
 def _affine_(a: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
