@@ -65,8 +65,10 @@ class VAdam(Base):
         assert statistic is not None
         # a square that overflows must not stay infinite: the matrix would never move again
         exp_avg_sq = state["exp_avg_sq"].lerp(statistic, 1 - beta2).clamp_(max=torch.finfo(statistic.dtype).max)
+        root = exp_avg_sq.sqrt().div_(bias_correction(beta2, t).sqrt_())
         # squares below were flushed to zero: the quotient of a small gradient and zero would be a huge direction
         least = torch.finfo(statistic.dtype).tiny ** 0.5
-        root = (exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()).clamp_min(least)
-        scale = 1 / (bias_correction(beta1, t) * (root + eps))
+        if eps < least:
+            root = root.clamp_min_(least)
+        scale = root.add_(eps).mul_(bias_correction(beta1, t)).reciprocal_()
         return scale, {"exp_avg_sq": exp_avg_sq}
