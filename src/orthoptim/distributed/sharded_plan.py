@@ -104,7 +104,7 @@ def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
             bucket,
             group=rule.index,
             names=tuple(names[i] for i in bucket.members),
-            form=_form(rule, bucket.layout, bucket.strategy),
+            form=_form(rule, bucket.layout, bucket.strategy, bucket.device.type),
             blocks=[],
         )
         for bucket in buckets
@@ -112,8 +112,8 @@ def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
     return GroupPlan(rule.index, params, names, labels, local, named)
 
 
-def _form(rule: UpdateRule, layout: Layout, strategy: str) -> str:
-    form: str = rule.method.form(layout.p, layout.n, rule.group)
+def _form(rule: UpdateRule, layout: Layout, strategy: str, device: str) -> str:
+    form: str = rule.method.form(layout.p, layout.n, rule.group, device)
     return "direct-p" if strategy != "whole" and form in FORMS else form
 
 

@@ -100,7 +100,7 @@ class FusedStep:
                 g[i].append(direction if scale is None else direction * scale.unsqueeze(1))
                 for name, value in advanced.items():
                     new_tables.setdefault(name, [[] for _ in ascent])[i].append(value)
-        new_x, clipped, rescued = self.update_entries(x, g, lr, self.group)
+        new_x, clipped, rescued, *_ = self.update_entries(x, g, lr, self.group)
         finite = _finite(g) & _finite(new_x)
         if clipped is not None:
             new_columns["clipped"] = columns["clipped"] + clipped

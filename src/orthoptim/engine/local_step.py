@@ -60,7 +60,7 @@ class LocalStep:
             states = {name: plan.division.state(name, tensors, rule.kinds) for name, tensors in states.items()}
         with full_precision(*plan.devices):
             for bucket in plan.buckets:
-                lr = torch.as_tensor(rule.group["lr"], dtype=bucket.real_dtype, device=bucket.device).reshape(())
+                lr = learning_rate(rule.group["lr"], bucket.real_dtype, bucket.device)
                 step.form = bucket.form
                 for block in bucket.blocks:
                     step(block, bucket.half, lr, params, grads, states)
@@ -175,13 +175,14 @@ class LocalPlan:
         division = Division(params, views, group["side"])
         names = division.owners(names)
         columns = [division.state(name, tensors, rule.kinds) for name, tensors in states.items()]
-        buckets = make_buckets(division.entries(params), group["view"], group["side"], columns, compiles)
+        entries, cap = division.entries(params), group["block_cap_mb"]
+        buckets = make_buckets(entries, group["view"], group["side"], columns, compiles, cap)
         self.division = division if views else None
         self.buckets = [
             bucket._replace(
                 group=rule.index,
                 names=tuple(names[i] for i in bucket.members),
-                form=rule.method.form(bucket.p, bucket.n, group),
+                form=rule.method.form(bucket.p, bucket.n, group, bucket.device.type),
             )
             for bucket in buckets
         ]
@@ -204,6 +205,13 @@ class LocalPlan:
     def is_part_of(self, params: list[Tensor]) -> bool:
         """Whether its parameters are among these."""
         return {id(param) for param in self.params} <= {id(param) for param in params}
+
+
+def learning_rate(lr: float | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The learning rate as a 0-d tensor; a number is filled in on the device: a copy would wait for it."""
+    if isinstance(lr, Tensor):
+        return lr.to(device, dtype).reshape(())
+    return torch.full((), lr, dtype=dtype, device=device)
 
 
 def _kind(param: Tensor) -> Hashable:

@@ -11,7 +11,9 @@ from orthoptim.engine.blocks import Block, together
 from orthoptim.engine.compiling import Compiled
 from orthoptim.engine.fused import FusedStep, UpdateEntries, fuses
 from orthoptim.engine.state import newest
+from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import is_deficient, max_entry
+from orthoptim.stiefel.cost_model import is_gpu
 from orthoptim.tensors import has_values
 
 
@@ -26,6 +28,8 @@ class Update(NamedTuple):
         finiteness_probe: a number per matrix that is finite only if all columns of X are, the same on every rank that
             holds some of them, (B,). ``None``: the engine adds up the entries of X, which over ranks takes one more
             all-reduce.
+        probe: a number per matrix that is finite only if X and the direction are, where the method has one. ``None``:
+            the engine adds up their entries.
     """
 
     x: Tensor
@@ -33,6 +37,7 @@ class Update(NamedTuple):
     clipped: Tensor | None = None
     rescued: Tensor | None = None
     finiteness_probe: Tensor | None = None
+    probe: Tensor | None = None
 
     def counts(self, finite: Tensor) -> State:
         """What to add to the counters of each matrix that takes the step."""
@@ -94,14 +99,14 @@ class BlockStep:
         """Step the matrices of one block; they are written, with their state, after all has been computed."""
         self.rescued = None
         members, *rest = (block.pick(tensors) for tensors in (params, *columns.values()))
-        if not block.mixed:
-            members, *rest = map(together, (members, *rest))
+        members, *rest = (together(tensors, block.mixed) for tensors in (members, *rest))
         held = dict(zip(columns, rest, strict=True))
         x = block.gather(members).detach()
         if half:
             x = newest(x, block.gather(held["master"]))
         state = {name: self._gather(block, name, held[name]) for name in self.kinds}
-        compute = self._watch_compiled if self.group["compile"] else self.compute
+        # compilers do not fuse complex numbers
+        compute = self._watch_compiled if self.group["compile"] and not x.is_complex() else self.compute
         largest = torch.finfo(torch.float16).max if members[0].dtype == torch.float16 else None
         # nobody else holds the gathered gradient, so that its memory is free again once it is used
         new_x, new_state = compute(x, block.gather(block.pick(grads)).to(x.dtype), state, lr, largest)
@@ -157,7 +162,7 @@ class BlockStep:
             lr: learning rate.
             largest: the largest entry that the parameters can hold, where that is less than X can.
         """
-        t = (state["num_updates"] + 1).to(lr.dtype)
+        t = _step_number(state["num_updates"], lr)
         ascent = -grad if self.group["maximize"] else grad
         if self.gradient is not None:
             ascent = self.gradient(x, ascent, self.group)
@@ -186,23 +191,23 @@ class BlockStep:
             lr: learning rate.
             largest: see :meth:`compute`.
         """
-        # a sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together)
-        total = direction.matrices.sum((-2, -1))
-        if direction.scale is not None:
-            total = total * direction.scale
+        total = None
         if self.decomposes:  # decompositions raise on NaN
-            g = direction.whole()
+            total, g = _sum_of_direction(direction), direction.whole()
             direction = Direction(where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
         update = self.update(x, direction, lr, state, t, {"form": self.form, **self.group})
-        del direction
-        total = total + update.x.sum((-2, -1))
-        finite = total - total == 0  # isfinite takes four passes
-        del total, t
+        probe = update.probe
+        if probe is None:
+            probe = (_sum_of_direction(direction) if total is None else total) + update.x.sum((-2, -1))
+        del direction, total, t
+        new_state = {**new_state, **update.state}
+        if is_gpu(x.device.type) and largest is None and not torch.compiler.is_compiling():
+            return self._keep_finite(x, update, state, new_state, probe)
+        finite = probe - probe == 0  # isfinite takes four passes
         if largest is not None:
             finite = finite & (max_entry(update.x) <= largest)
         finite = self._freeze_deficient(x, update, finite)
         new_x = where(finite, update.x, x, out=update.x)
-        new_state = {**new_state, **update.state}
         kept: State = {}
         for name, value in new_state.items():
             # the memory of a buffer is written to, unless it is the new value of another buffer
@@ -211,6 +216,25 @@ class BlockStep:
         for name, more in update.counts(finite).items():
             kept[name] = _plus(state[name], more)
         return new_x, kept
+
+    def _keep_finite(
+        self, x: Tensor, update: Update, state: State, new_state: State, probe: Tensor
+    ) -> tuple[Tensor, State]:
+        """The end of :meth:`descend` on a GPU: numbers per matrix are masked and counted by a single kernel."""
+        flags = {"clipped": update.clipped, "rescued": update.rescued}
+        set_flags = {name: flag for name, flag in flags.items() if flag is not None}
+        counters = ["num_updates", *set_flags]
+        numbers = [name for name in new_state if name in self.per_matrix]
+        finite = torch.empty(probe.shape, dtype=torch.bool, device=probe.device)
+        written = [state[name] for name in (*counters, *numbers)]
+        values = [*set_flags.values(), *(new_state[name] for name in numbers)]
+        _masked.into([finite, *written], probe, *written, *values, flags=len(set_flags))
+        kept = {name: state[name] for name in (*counters, *numbers)}
+        entries = {name: value for name, value in new_state.items() if name not in numbers}
+        for name, value in entries.items():
+            needed = any(other is state[name] for other in entries.values())
+            kept[name] = where(finite, value, state[name], out=None if needed else state[name])
+        return where(finite, update.x, x, out=update.x), kept
 
     def _freeze_deficient(self, x: Tensor, update: Update, finite: Tensor) -> Tensor:
         """Freeze the matrices that are too far away and have no full rank: no landing brings them back.
@@ -224,6 +248,35 @@ class BlockStep:
         self.rescued = update.rescued
         chosen = update.rescued.nonzero(as_tuple=True)
         return finite.index_put(chosen, finite[chosen] & ~is_deficient(x[chosen]))
+
+
+@pointwise
+def _step_number(taken: Tensor, lr: Tensor) -> Tensor:
+    """The number of this step of each matrix, from 1."""
+    return (taken + 1).to(lr.dtype)
+
+
+def _sum_of_direction(direction: Direction) -> Tensor:
+    """A sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together)."""
+    total = direction.matrices.sum((-2, -1))
+    return total if direction.scale is None else total * direction.scale
+
+
+@pointwise
+def _masked(probe: Tensor, *numbers: Tensor, flags: int) -> tuple[Tensor, ...]:
+    """Whether each matrix takes the step, its counters, and its other numbers.
+
+    Args:
+        probe: finite where it does.
+        *numbers: ``num_updates``, counters, and numbers per matrix as they are; then a flag for each of the counters,
+            and the new values of the numbers.
+        flags: the number of flags.
+    """
+    held, new = numbers[: (len(numbers) + 1) // 2], numbers[(len(numbers) + 1) // 2 :]
+    finite = probe - probe == 0
+    counted = [held[0] + finite, *(held[i + 1] + (new[i] & finite) for i in range(flags))]
+    kept = [torch.where(finite, value, old) for old, value in zip(held[flags + 1 :], new[flags:], strict=True)]
+    return finite, *counted, *kept
 
 
 def _can_look(x: Tensor) -> bool:

@@ -16,7 +16,7 @@ from orthoptim.optim.keywords import NORM_IS_FIXED
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
-from orthoptim.validation import check_bool
+from orthoptim.validation import check_bool, check_positive
 from orthoptim.views import View
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
@@ -78,6 +78,7 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
     check_lr(group["lr"])
     check_bool("maximize", group["maximize"])
     check_bool("compile", group["compile"])
+    check_positive("block_cap_mb", group["block_cap_mb"])
     if group.get("weight_decay", 0) != 0:
         raise ValueError(
             f"{label}: {NORM_IS_FIXED}; put the parameters to be decayed into an ordinary group (algorithm='adamw')"

@@ -148,8 +148,8 @@ class Orthoptimizer(Optimizer):
         return {}
 
     @classmethod
-    def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:
-        """Which form of the step serves a shape, for :meth:`plan`; most methods have but one."""
+    def form(cls, p: int, n: int, group: Mapping[str, Any], device: str = "cpu") -> str:
+        """Which form of the step serves a shape on a type of devices; most methods have but one."""
         return cls.algorithm
 
     @staticmethod
@@ -207,7 +207,7 @@ class Orthoptimizer(Optimizer):
         for group in self.param_groups:
             if group["algorithm"] == self.algorithm:
                 plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
-                lay_together([self.state[param] for param in plain])
+                lay_together([self.state[param] for param in plain], group["block_cap_mb"])
 
     def __getstate__(self) -> dict[str, Any]:
         """For a pickle or a copy."""
@@ -410,7 +410,7 @@ class Orthoptimizer(Optimizer):
                 self._init_state(param, group, state)
                 new.append(state)
         if new:
-            lay_together(new)
+            lay_together(new, group["block_cap_mb"])
         for param, state in zip(params, held, strict=True):
             # a parameter that needs no master copy is its own
             states.extend([state.get(name, param) for name in names])
