@@ -78,11 +78,6 @@ def has_values(tensor: Tensor) -> bool:
     return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
-def can_look(tensor: Tensor) -> bool:
-    """Whether to look at values waits for nobody: on a CPU, outside of a graph."""
-    return not torch.compiler.is_compiling() and type(tensor) is Tensor and tensor.is_cpu
-
-
 def local_part(tensor: Tensor) -> Tensor:
     """The tensor that this rank holds of a DTensor (``to_local()`` would make a new one), or a plain tensor itself."""
     return tensor._local_tensor if is_dtensor(tensor) else tensor

@@ -13,7 +13,7 @@ import orthoptim as oo
 from orthoptim import pointwise as module
 from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import cost_model
-from tests.conformance.methods import clones, point, set_gradients
+from tests.conformance.methods import point, set_gradients
 
 triton = pytest.importorskip("triton")
 

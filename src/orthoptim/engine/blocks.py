@@ -99,7 +99,7 @@ def _same_memory(tensors: list[Tensor], values: Tensor) -> bool:
     """Whether values have been written where they belong already."""
     if len(tensors) > 1 or torch.compiler.is_compiling():
         return False
-    if not _has_address(values):
+    if not has_address(values):
         return _places([tensors[0], values]) == [_place(values)] * 2
     return tensors[0].data_ptr() == values.data_ptr()
 
@@ -111,7 +111,7 @@ def _place(tensor: Tensor) -> int:
 
 def _places(tensors: list[Tensor]) -> list[int]:
     """Where tensors begin in memory; those without an address in their storage, if it is one."""
-    if _has_address(tensors[0]):
+    if has_address(tensors[0]):
         return [tensor.data_ptr() for tensor in tensors]
     if len({tensor.untyped_storage()._cdata for tensor in tensors}) > 1:
         return []
@@ -176,7 +176,7 @@ def _in_one_row(tensors: list[Tensor]) -> list[Tensor]:
 
 def _end_of_storage(tensor: Tensor) -> int:
     storage = tensor.untyped_storage()
-    return storage.nbytes() + (storage.data_ptr() if _has_address(tensor) else 0)
+    return storage.nbytes() + (storage.data_ptr() if has_address(tensor) else 0)
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -201,7 +201,7 @@ def without_gaps(a: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return a
     dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
-    aligned = a.device.type != "cpu" or not _has_address(a) or a.data_ptr() % _ALIGNMENT == 0
+    aligned = a.device.type != "cpu" or not has_address(a) or a.data_ptr() % _ALIGNMENT == 0
     return a if dense and aligned else a.clone()
 
 
@@ -215,6 +215,6 @@ def is_dense(a: Tensor) -> bool:
     return (a.is_contiguous() or by_columns(a)) and not a.is_conj()
 
 
-def _has_address(a: Tensor) -> bool:
+def has_address(a: Tensor) -> bool:
     """Whether there is memory behind a tensor: not so for meta and fake tensors."""
     return (type(a) in (Tensor, Parameter) and not a.is_meta) or has_values(a)

@@ -1,7 +1,7 @@
 """Construction checks: a parameter that cannot be trained as asked is refused before anything is changed."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -171,9 +171,15 @@ def _spectral_distance(param: Tensor, matrices: list[Tensor], view: View, side: 
     return _largest([torch.linalg.eigvalsh(stiefel.defect(x)).abs() for x in matrices])
 
 
-def check_gradients(groups: list[dict[str, Any]]) -> None:
-    """Before a step: refuse sparse gradients of any group while nothing has been changed, not even a state created."""
-    for index, group in enumerate(groups):
+def check_gradients(groups: list[dict[str, Any]], chosen: Iterable[int]) -> None:
+    """Before a step: refuse sparse gradients while nothing has been changed, not even a state created.
+
+    Args:
+        groups: the param groups.
+        chosen: which of them to look at.
+    """
+    for index in chosen:
+        group = groups[index]
         for position, param in enumerate(group["params"]):
             if is_dtensor(param):  # whose gradients are dense; to look at them takes time
                 continue

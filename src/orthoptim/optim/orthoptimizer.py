@@ -15,7 +15,7 @@ from orthoptim.base import Base, Direction, Kind, State
 from orthoptim.distributed.handshake import agreement
 from orthoptim.distributed.sharded_state import init_state
 from orthoptim.distributed.sharded_step import ShardedStep
-from orthoptim.engine.local_step import LocalStep
+from orthoptim.engine.local_step import GroupTensors, LocalStep
 from orthoptim.engine.memory import keep_freed_memory
 from orthoptim.engine.plan import Plan, describe
 from orthoptim.engine.rule import UpdateRule
@@ -235,16 +235,19 @@ class Orthoptimizer(Optimizer):
         return loss
 
     def _step_groups(self) -> None:
-        checks.check_gradients(self.param_groups)
-        prepared = []  # all groups are checked before one is stepped
-        for group in self.param_groups:
+        prepared: list[Any] = [self._kept(index, group) for index, group in enumerate(self.param_groups)]
+        changed = [index for index, tensors in enumerate(prepared) if tensors is None]
+        if changed:  # all groups are checked before one is stepped
+            checks.check_gradients(self.param_groups, changed)
+        for index in changed:
             params: list[Tensor] = []
             grads: list[Tensor] = []
             states: list[Any] = []
-            self._init_group(group, params, grads, states)
-            prepared.append((params, grads, states))
+            self._init_group(self.param_groups[index], params, grads, states)
+            prepared[index] = params, grads, states
+            self._keep(index, params, states)
         local_views: Mapping[int, View] = {}
-        dtensors = self._dtensors()
+        dtensors = self._dtensors() if changed else []
         if dtensors:
             sharded = self._sharded_step()
             with full_precision(*{param.device for param in dtensors}):
@@ -258,6 +261,18 @@ class Orthoptimizer(Optimizer):
                 ordinary.step(group, params, grads, states, self.state)
             elif params:
                 self._local(self._rule(index, group), params, grads, states, local_views)
+
+    def _kept(self, index: int, group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor], list[Any]] | None:
+        """Parameters, gradients and states of a group, as in the last step; ``None`` where others are to be stepped."""
+        kept = None if torch.compiler.is_compiling() else self._tensors.get(index)
+        grads = None if kept is None else kept.grads(group, self.state)
+        return None if kept is None or grads is None else (kept.params, grads, kept.states)
+
+    def _keep(self, index: int, params: list[Tensor], states: list[Any]) -> None:
+        group = self.param_groups[index]
+        keeps = group["algorithm"] == self.algorithm and _are_plain(group["params"])
+        if keeps and not torch.compiler.is_compiling():
+            self._tensors[index] = GroupTensors(group, self.state, params, states)
 
     def state_dict(self) -> StateDict:
         """The state and the param groups as tensors, numbers, strings and containers of these."""
@@ -461,6 +476,7 @@ class Orthoptimizer(Optimizer):
     def _forget_plans(self) -> None:
         """Drop what is kept from step to step."""
         self._local = LocalStep()
+        self._tensors: dict[int, GroupTensors] = {}
         self._sharded: ShardedStep | None = None
 
     def _dtensors(self) -> list[Tensor]:

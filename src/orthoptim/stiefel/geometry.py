@@ -9,6 +9,11 @@ from torch import Tensor
 from orthoptim.stiefel.cost_model import TINY, is_gpu
 
 
+def can_look(a: Tensor) -> bool:
+    """Whether to look at values waits for nobody: on a CPU, outside of a graph."""
+    return not torch.compiler.is_compiling() and type(a) is Tensor and a.is_cpu
+
+
 def sym(a: Tensor) -> Tensor:
     """Hermitian part ½(A + Aᴴ) of square matrices."""
     return 0.5 * (a + a.mH)

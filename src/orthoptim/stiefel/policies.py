@@ -48,8 +48,7 @@ from torch import Tensor
 
 from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import polynomial
-from orthoptim.stiefel.geometry import as_real, square_norm
-from orthoptim.tensors import can_look
+from orthoptim.stiefel.geometry import as_real, can_look, square_norm
 
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""

@@ -41,7 +41,6 @@ from orthoptim.stiefel.cost_model import choose, symmetric_levels
 from orthoptim.stiefel.geometry import as_real, max_entry, square_norm, subtract_identity
 from orthoptim.stiefel.policies import Correction, Policy, clip, land
 from orthoptim.stiefel.unrolled import unrolled
-from orthoptim.tensors import real_dtype
 
 
 class Step(NamedTuple):
@@ -106,7 +105,7 @@ def pogo_step(
         tensor([[ 0.9987, -0.0499]])
     """
     batch, (p, n) = x.shape[:-2], x.shape[-2:]
-    eta = torch.as_tensor(lr, dtype=real_dtype(x.dtype), device=x.device)
+    eta = lr if isinstance(lr, Tensor) else torch.as_tensor(lr, dtype=x.real.dtype, device=x.device)
     if len(batch) != 1:
         eta = eta.expand(batch).reshape(-1)
         x, g = x.reshape(-1, p, n), g.reshape(-1, p, n)

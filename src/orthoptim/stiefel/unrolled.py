@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from orthoptim.stiefel.geometry import can_look
 from orthoptim.stiefel.policies import Policy, clip, half_factors, is_far, land, rescue
-from orthoptim.tensors import can_look
 
 Table = list[list[Tensor]]
 Upper = dict[tuple[int, int], Tensor]
