@@ -2,7 +2,7 @@
 
 from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
 from orthoptim.checkpoint import save
-from orthoptim.distributed.placement import long_dim_placement
+from orthoptim.distributed.layout import long_dim_placement
 from orthoptim.functional import distance, is_orthogonal, orthogonalize_, project_
 from orthoptim.groups import param_groups
 from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Plan, Update, wrap
