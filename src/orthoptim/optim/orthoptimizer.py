@@ -53,6 +53,7 @@ class Orthoptimizer(Optimizer):
     algorithm: ClassVar[str]
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
+    base_options: ClassVar[frozenset[str]] = frozenset()  # arguments of __init__ that it gives to its base
     _names: ClassVar[frozenset[str]]
     _base_keys: ClassVar[dict[str, dict[str, str]]]  # where a group keeps each hyperparameter of its base
     _plan_options: ClassVar[tuple[str, ...]]  # those of a group that its plan depends on
@@ -61,7 +62,7 @@ class Orthoptimizer(Optimizer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         parameters = show_common_options(cls).parameters
-        cls._names = frozenset(parameters)
+        cls._names = frozenset(parameters) - cls.base_options
         cls._base_keys = {}
         cls._plan_options = ("base", *sorted(cls._names - {"self", "params", "lr", "base"}))
         cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -69,7 +70,7 @@ class Orthoptimizer(Optimizer):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse keyword arguments that the method does not have before Python does, which has no cure to offer."""
         if not cls._takes_any:
-            keywords.check_keywords(cls.__name__, kwargs, cls._names - {"self"})
+            keywords.check_keywords(cls.__name__, kwargs, (cls._names | cls.base_options) - {"self"})
         return super().__new__(cls)
 
     def __init__(
