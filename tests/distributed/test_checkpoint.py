@@ -113,6 +113,17 @@ def difference(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_saved_on_two_resumes_on_two_and_none(two, tmp_path, method):
+    """Every method; what four ranks add is tested with one of them, and with all by ``make soak``."""
+    ends = two.run(begin, 2, tmp_path / "two", method, torch.float32)
+    again = two.run(resume, 2, tmp_path / "two", method, torch.float32)
+    assert all(torch.equal(a, b) for end, got in zip(ends, again, strict=True) for a, b in zip(end, got, strict=True))
+    assert difference(ends[0], resume(0, 0, tmp_path / "two", method, torch.float32)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "pogo" else pytest.mark.soak) for name in METHODS]
+)
 def test_saved_on_four_resumes_on_four_two_and_none(worlds, tmp_path, method):
     dtype = torch.float32
     ends = worlds(4).run(begin, 4, tmp_path / "four", method, dtype)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.distributed.cases import TWO, Setting
-from tests.distributed.test_placements import TOLERANCE, differences
+from tests.distributed.comparison import TOLERANCE, differences, lengths
 
 METHODS = {
     "rgd": [
@@ -32,10 +32,11 @@ METHODS = {
 }
 
 
+@lengths
 @pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS.keys())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
-def test_fifty_steps(two, settings, dtype):
-    for found, strategies in two.run(differences, settings, TWO, dtype, 50):
+def test_steps_equal_those_of_one_process(two, settings, dtype, steps):
+    for found, strategies in two.run(differences, settings, TWO, dtype, steps):
         assert not [(name, error) for name, error in found if not error <= TOLERANCE[dtype]]
         assert "whole" in strategies
         if settings[0].method != "RSDM":
