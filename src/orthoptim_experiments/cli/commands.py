@@ -12,7 +12,7 @@ from rich.console import Console
 from orthoptim_experiments.bench.launches.study import COUNTED
 from orthoptim_experiments.bench.launches.study import launches as count_launches
 from orthoptim_experiments.bench.tables import bench as run_bench
-from orthoptim_experiments.bench.workloads import WORKLOADS
+from orthoptim_experiments.bench.workloads import DEFAULT
 from orthoptim_experiments.cli import arguments, help_pages
 from orthoptim_experiments.cli.data_commands import app as data_app
 from orthoptim_experiments.cli.messages import one_line_errors, tell, tell_defects
@@ -107,7 +107,7 @@ def list_methods(
 @app.command()
 def bench(
     workload: Annotated[
-        list[str] | None, typer.Option(help="W1 … W6, W7 with --launches; all by default. May be repeated.")
+        list[str] | None, typer.Option(help="W1 … W6 (the default), W8; W7 with --launches. May be repeated.")
     ] = None,
     base: Annotated[str, typer.Option(help="Base optimizer: vadam, or sgd with momentum 0.9.")] = "vadam",
     only: Annotated[
@@ -140,7 +140,7 @@ def bench(
         if launches:
             figures = count_launches(workload or list(COUNTED), base, only, Console())
         else:
-            figures = run_bench(workload or list(WORKLOADS), base, only, growth, seconds, device, Console(), methods)
+            figures = run_bench(workload or list(DEFAULT), base, only, growth, seconds, device, Console(), methods)
         if json_file is not None:
             json_file.write_text(json.dumps(figures, indent=1))
 
