@@ -41,7 +41,7 @@ def _complete_methods(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names that a list of methods, by comma, may go on with."""
     before, comma, last = incomplete.rpartition(",")
     experiment = _typed_experiment(ctx)
-    offered = experiment.methods(configuration(experiment, "tiny"))
+    offered = experiment.offered(configuration(experiment, "tiny"))
     return [before + comma + name for name in offered if name.startswith(last)]
 
 
@@ -102,10 +102,16 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="METHOD.OPTION=VALUE", help="Another hyperparameter. May be repeated."),
     ] = None,
-    timeout: Annotated[
-        float | None, _option("SECONDS", "Training seconds after which a trial is stopped. Default: none.")
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[METHOD.]OPTION=VALUES", help="One contender for each value, by comma; of all methods by default."
+        ),
     ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Run trials again that failed or timed out.")] = False,
+    timeout: Annotated[
+        float | None, _option("SECONDS", "Training seconds (of the processor on a CPU) until a trial is stopped; more let it go on.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run trials again that failed.")] = False,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints of a trial.")
     ] = 5.0,
@@ -170,8 +176,9 @@ def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
         "variant": variant and arguments.choice("variant", variant, list(experiment.variants)),
         "sizes": arguments.sizes(experiment, scale, {size: options[size] for size in SIZES}),
     }
-    offered = list(experiment.methods(configuration(experiment, scale, **chosen)))
+    offered = list(experiment.offered(configuration(experiment, scale, **chosen)))
     names = arguments.chosen_methods(experiment, offered, options["methods"] or [])
+    names = arguments.with_settings(arguments.with_grid(names, options["grid"] or []), options["overrides"] or [])
     config = configuration(
         experiment,
         scale,
@@ -181,7 +188,6 @@ def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
         threads=options["threads"] or max(1, torch.get_num_threads() // nproc),
         nproc=nproc,
         sharded=options["sharded"],
-        overrides=arguments.overrides(options["overrides"] or [], names),
     )
     arguments.check_processes(experiment, config)
     seeds = arguments.seeds(options["seeds"], experiment.scales[scale])

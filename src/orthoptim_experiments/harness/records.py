@@ -4,9 +4,10 @@ A run is one append-only JSONL file. A line is one JSON object with a ``kind``:
 
 - ``run``: what is run, and where; the first line, once.
 - ``trial``: one method begins on one seed. A second such line for the same trial voids all earlier lines of it.
-- ``record``: what was measured after ``step`` steps and ``time`` seconds of training.
+- ``record``: what was measured after ``step`` steps and ``time`` seconds of training, ``processor_time`` of them by the
+  processor; ``optimizer_time`` of those that count were spent in the optimizer's own steps.
 - ``picture``: an image that a trial has drawn, by name; the bytes of a PNG file in base64.
-- ``resume``: the trial goes on from ``step``; its later records were written before an interruption and are void.
+- ``resume``: the trial goes on from ``step``, after an interruption or a timeout; later records before it are void.
 - ``end``: how the trial ended.
 
 Lines are JSON rather than rows of sqlite3: a killed process leaves whole lines behind, and results can be read by grep,

@@ -1,41 +1,46 @@
 """A convolutional network on CIFAR-10 whose filters or kernels are orthogonal."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Scale
-from orthoptim_experiments.harness.methods import PAPER, Options
+from orthoptim_experiments.harness.methods import LANDINGS, PAPER, Options, pogo_family
 from orthoptim_experiments.problems.classification import judges
 from orthoptim_experiments.problems.classification.experiment import ClassificationExperiment
 from orthoptim_experiments.problems.cnn.training import INIT_NAMES, CnnTraining
 
-OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+POGO = pogo_family({"lr": 0.5, "base": "VAdam"})
+PEERS: dict[str, Options] = dict.fromkeys(("geoopt", "torch-orthogonal", "geotorch"), {"lr": 0.01})
+
+OPTIONS: dict[str, dict[str, Options]] = {
     "filters": {
-        "POGO": {"lr": 0.5, "base": "VAdam"},
+        **POGO,
         "RGD": {"lr": 0.01},
         "RSDM": {"lr": 0.1, "r": 64},
         "Landing": {"lr": 0.001, "base": "SGD", "momentum": 0.6},
         "LandingPC": {"lr": 0.5},
         "SLPG": {"lr": 0.001},
         "Adam": {"lr": 0.01},
+        **PEERS,
     },
     "kernels": {
-        "POGO": {"lr": 0.5, "base": "VAdam", "landing": "strict"},
+        **POGO,
         "RGD": {"lr": 0.01},
         "RSDM": {"lr": 0.5, "r": 2},
         "Landing": {"lr": 0.01},
         "LandingPC": {"lr": 0.5},
         "SLPG": {"lr": 0.1},
         "Adam": {"lr": 0.01},
+        **PEERS,
     },
     "none": {"Adam": {"lr": 0.01}},
 }
-"""The options of each method under each constraint, from the paper's appendix D.
+"""The options of each method under each constraint, from the paper's appendix D; the peers have Adam's rate.
 
-Kernels land strictly: with λ = ½ alone a single one of them goes as far as 3e-3 in the first steps.
+With λ = ½ a single kernel of the 218 624 goes as far as 3e-3 in the first steps; POGO-strict keeps all within 1.5e-6.
 """
 
-LAPTOP_RATES = {"POGO": 2.5, "LandingPC": 2.5, "RGD": 8, "RSDM": 8, "Landing": 8, "SLPG": 8}
+LAPTOP_RATES = {**dict.fromkeys(("POGO", *LANDINGS, "LandingPC"), 2.5), "RGD": 8, "RSDM": 8, "Landing": 8, "SLPG": 8}
 """Factors of the learning rates at laptop scale. A batch has an eighth of the images, the losses of which are
 summed: who follows the gradient goes eight times as far along it. There are a sixth of the steps: of a given length
 they cover √6 times less."""
@@ -104,7 +109,8 @@ With --nproc, batch normalisation is over the whole batch, whichever processes i
         """See :meth:`Experiment.methods`."""
         factors = LAPTOP_RATES if config["scale"] == "laptop" else {}
         table = OPTIONS[config["variant"]]
-        return {name: {**values, "lr": values["lr"] * factors.get(name, 1)} for name, values in table.items()}
+        scaled = {name: {**table[name], "lr": table[name]["lr"] * factor} for name, factor in factors.items() if name in table}
+        return {**table, **scaled}
 
     def prepare(self, config: Config) -> None:
         """See :meth:`Experiment.prepare`: the images."""

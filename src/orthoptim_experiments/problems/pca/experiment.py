@@ -5,7 +5,7 @@ from typing import ClassVar
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import PAPER, Options
-from orthoptim_experiments.problems.matrix import FULL, pogo_variants
+from orthoptim_experiments.problems.matrix import FULL, contenders
 from orthoptim_experiments.problems.matrix_claims import bb_first, near_rgd
 from orthoptim_experiments.problems.pca import claims as judges
 from orthoptim_experiments.problems.pca.problem import PCAProblem
@@ -19,13 +19,12 @@ def hyperparameters(n: int) -> dict[str, Options]:
     """
     pogo = {"lr": 0.25, "base": "SGD", "momentum": 0.3}
     return {
-        "POGO": {**pogo, "landing": "half"},
         "RGD": {"lr": 0.15},
         "RSDM": {"lr": 1.5, "r": max(2, round(700 * n / FULL))},
         "Landing": {"lr": 0.25, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 10.5 * (n / FULL) ** 0.5, "lam": 0.01},
         "SLPG": {"lr": 0.125},
-        **pogo_variants(pogo),
+        **contenders(pogo, rate=0.01),
     }
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import PAPER, Options
-from orthoptim_experiments.problems.matrix import FULL, pogo_variants
+from orthoptim_experiments.problems.matrix import FULL, contenders
 from orthoptim_experiments.problems.matrix_claims import bb_first, near_rgd
 from orthoptim_experiments.problems.procrustes import claims as judges
 from orthoptim_experiments.problems.procrustes.problem import ProcrustesProblem
@@ -15,13 +15,12 @@ def hyperparameters(n: int) -> dict[str, Options]:
     """The paper's, tuned at n = 2000 and scaled to n as those of PCA are."""
     pogo = {"lr": 0.5, "base": "SGD", "momentum": 0.1}
     return {
-        "POGO": {**pogo, "landing": "half"},
         "RGD": {"lr": 0.5},
         "RSDM": {"lr": 2.0, "r": max(2, round(900 * n / FULL))},
         "Landing": {"lr": 0.5, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 1.5 * (n / FULL) ** 0.5, "lam": 0.1},
         "SLPG": {"lr": 0.5},
-        **pogo_variants(pogo),
+        **contenders(pogo, rate=0.01),
     }
 
 

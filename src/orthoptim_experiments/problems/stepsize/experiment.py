@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Scale
-from orthoptim_experiments.harness.methods import RATES, Options
+from orthoptim_experiments.harness.methods import RATES, Options, pogo_family
 from orthoptim_experiments.problems.circuits.experiment import PAPER_SIZES, POGO, TINY_SIZES, CircuitExperiment
 from orthoptim_experiments.problems.circuits.training import CircuitTraining
 from orthoptim_experiments.problems.stepsize import claims as judges
@@ -45,7 +45,7 @@ is beyond twice that of knowing nothing.
     def methods(self, config: Config) -> dict[str, Options]:
         """See :meth:`Experiment.methods`."""
         plain = {swept(landing, rate): {"lr": float(rate), "base": "SGD"} for landing in LANDINGS for rate in RATES}
-        return {"POGO": POGO, **plain}
+        return {**pogo_family(POGO), **plain}
 
     def problem(self, config: Config, method: str, seed: int) -> CircuitTraining:
         """See :meth:`Experiment.problem`."""

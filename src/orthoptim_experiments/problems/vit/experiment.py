@@ -1,16 +1,16 @@
 """The O-ViT on CIFAR-10: a transformer whose queries, keys and values are orthogonal transformations."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Scale
-from orthoptim_experiments.harness.methods import PAPER, Options
+from orthoptim_experiments.harness.methods import LANDINGS, PAPER, Options, pogo_family
 from orthoptim_experiments.problems.classification import judges
 from orthoptim_experiments.problems.classification.experiment import ClassificationExperiment
 from orthoptim_experiments.problems.vit.training import VitTraining
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "POGO": {"lr": 0.01, "base": "SGD"},
+OPTIONS: dict[str, Options] = {
+    **pogo_family({"lr": 0.01, "base": "SGD"}),
     "RGD": {"lr": 0.1},
     "RSDM": {"lr": 0.5, "r": 300},
     "Landing": {"lr": 0.001, "base": "SGD", "momentum": 0.1},
@@ -82,10 +82,10 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
 
     def methods(self, config: Config) -> dict[str, Options]:
         """See :meth:`Experiment.methods`; RSDM's submanifold keeps its share of the dimension."""
-        r = round(OPTIONS["RSDM"]["r"] * config["dim"] / PAPER_SIZES["dim"])
+        r = round(OPTIONS["RSDM"]["r"] * config["dim"] / 1024)
         options: dict[str, Options] = OPTIONS | {"RSDM": {**OPTIONS["RSDM"], "r": r}}
         if config["scale"] == "laptop":
-            for name in ("POGO", "RGD", "Landing", "LandingPC", "SLPG"):
+            for name in ("POGO", *LANDINGS, "RGD", "Landing", "LandingPC", "SLPG"):
                 options[name] = {**options[name], "lr": LAPTOP_LR}
         return options
 
