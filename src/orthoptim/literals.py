@@ -18,8 +18,12 @@ Retraction = Literal["qr", "polar", "cholesky"]
 Sampling = Literal["orthogonal", "permutation"]
 """Which subspaces :class:`orthoptim.RSDM` draws."""
 
+MsignDtype = Literal["bfloat16", "full"]
+"""What the matrix sign of :class:`orthoptim.StiefelMuon` is computed in."""
+
 Init = Literal["project", "random"]
 """Which orthonormal matrices :func:`orthoptim.orthogonalize_` writes."""
 
+MSIGN_DTYPES: tuple[str, ...] = get_args(MsignDtype)
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 INITS: tuple[str, ...] = get_args(Init)

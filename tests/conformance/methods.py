@@ -39,6 +39,7 @@ METHODS: dict[str, Method] = {
     "landingpc-decoupled": method(oo.LandingPC, lr=0.02, lam=0.5, coupled=False),
     "slpg": method(oo.SLPG, lr=0.01),
     "slpg-bb": method(oo.SLPG, lr=0.01, barzilai_borwein=True),
+    "stiefelmuon": method(oo.StiefelMuon, lr=0.05),
     "worked-base": method(oo.POGO, lr=0.1, base=AdaGradNorm()),
     "worked-method": method(LeapAndPolish, lr=0.05),
 }

@@ -527,6 +527,7 @@ RETURN = {
     "landing-momentum": lambda x: oo.Landing(x, 0.05, base=oo.SGD(momentum=0.5)),
     "landingpc": lambda x: oo.LandingPC(x, 0.005),
     "slpg": lambda x: oo.SLPG(x, 0.05),
+    "stiefelmuon": lambda x: oo.StiefelMuon(x, 0.005),
     "slpg-bb": lambda x: oo.SLPG(x, 1.0, barzilai_borwein=True),
 }
 

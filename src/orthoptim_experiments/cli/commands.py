@@ -9,8 +9,10 @@ import torch
 import typer
 from rich.console import Console
 
+from orthoptim_experiments.bench.launches.study import COUNTED
+from orthoptim_experiments.bench.launches.study import launches as count_launches
 from orthoptim_experiments.bench.tables import bench as run_bench
-from orthoptim_experiments.bench.workloads import WORKLOADS
+from orthoptim_experiments.bench.workloads import DEFAULT
 from orthoptim_experiments.cli import arguments, help_pages
 from orthoptim_experiments.cli.data_commands import app as data_app
 from orthoptim_experiments.cli.messages import one_line_errors, tell, tell_defects
@@ -107,7 +109,9 @@ def list_methods(
 
 @app.command()
 def bench(
-    workload: Annotated[list[str] | None, typer.Option(help="W1 … W6; all by default. May be repeated.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="W1 … W6 (the default), W8; W7 with --launches. May be repeated.")
+    ] = None,
     base: Annotated[str, typer.Option(help="Base optimizer: vadam, or sgd with momentum 0.9.")] = "vadam",
     only: Annotated[
         str | None, typer.Option(help="Only contenders whose name contains one of these, by comma.")
@@ -116,6 +120,10 @@ def bench(
         bool, typer.Option("--methods", help="All methods of this library side by side instead of POGO and its peers.")
     ] = False,
     growth: Annotated[bool, typer.Option(help="Also time against number and size of matrices.")] = False,
+    launches: Annotated[
+        bool,
+        typer.Option("--launches", help="Count what a step launches on a GPU instead; needs none, and times nothing."),
+    ] = False,
     seconds: Annotated[float, typer.Option(help="Time for each contender.")] = 3.0,
     threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.")] = 2,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
@@ -125,11 +133,17 @@ def bench(
 
     Contenders take turns, so that noise hits all alike; minima and medians are given. Peers that are not installed are
     named and left out; the extra "peers" installs them.
+
+    With --launches, kernel launches, copies, waits for the device, bytes and FLOPs of a step, counted on fake CUDA
+    tensors, and the time that a roofline model makes of them: a model, not a measurement.
     """
     with one_line_errors():
         arguments.device(device)
         torch.set_num_threads(threads)
-        figures = run_bench(workload or list(WORKLOADS), base, only, growth, seconds, device, Console(), methods)
+        if launches:
+            figures = count_launches(workload or list(COUNTED), base, only, Console())
+        else:
+            figures = run_bench(workload or list(DEFAULT), base, only, growth, seconds, device, Console(), methods)
         if json_file is not None:
             json_file.write_text(json.dumps(figures, indent=1))
 
