@@ -15,7 +15,7 @@ from orthoptim_experiments.problems import datasets
 
 CIRCUIT = "POGO-strict"
 CIRCUITS: dict[str, dict[str, Any]] = {
-    "mnist": {"units": 4, "train_images": 20_000, "test_images": 500, "batch_size": 128, "epochs": 2.0},
+    "mnist": {"units": 4, "train_images": 20_000, "test_images": 500, "batch_size": 128, "epochs": 6.0},
     "digits8": {"units": 4, "dataset": "digits8", "states": 17, "train_images": 1_500, "test_images": 297}
     | {"batch_size": 50, "epochs": 10.0},
 }

@@ -1,5 +1,6 @@
 """`orthoptim run`."""
 
+import math
 import os
 import shlex
 import sys
@@ -18,8 +19,10 @@ from orthoptim_experiments.cli.terminal_summary import summary, verdicts
 from orthoptim_experiments.harness import methods as known_methods
 from orthoptim_experiments.harness import ranks, runner
 from orthoptim_experiments.harness.experiment import Experiment, configuration
+from orthoptim_experiments.harness.panels import Target
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.harness.records import Run
+from orthoptim_experiments.harness.summary import Summary
 from orthoptim_experiments.problems import EXPERIMENTS, datasets, plugins
 from orthoptim_experiments.problems.cnn.training import INIT_NAMES
 
@@ -211,6 +214,24 @@ def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
     return job
 
 
+def best_of_sweep(summaries: Sequence[Summary], target: Target | None) -> str:
+    """A line on the best of the contenders whose names set options; empty unless there are several.
+
+    The first at the target; in networks by what was held out for validation, bits per dimension or accuracy.
+    """
+    swept = [each for each in summaries if ":" in each.method]
+    if len(swept) < 2:
+        return ""
+    for name, sign in (("validation_accuracy", -1), ("bpd", 1), ("projected_gap", 1), ("loss", 1)):
+        known = {each.method: value.mean * sign for each in swept if (value := each.finals.get(name)) is not None}
+        if target is not None and any(math.isfinite(each.rank) for each in swept):
+            known, name = {each.method: each.rank for each in swept}, f"time to {target.value:.0e}"
+        if known:
+            best = min(known, key=known.__getitem__)
+            return f"best of the sweep: {best}, by {name}, of {len(swept)} contenders with equal budgets"
+    return ""
+
+
 def _interrupted(job: runner.Job, signum: int) -> int:
     begun = load(job.path).trials if job.path.exists() else []  # processes take seconds to start
     done = sum(1 for trial in begun if trial.status)
@@ -227,6 +248,8 @@ def _print_results(job: runner.Job, run: Run, console: Console) -> None:
     asked = [each for each in section.summaries() if each.method in job.methods]
     console.print(summary(run, asked, section.target, section.clock))
     console.print(verdicts(section.findings, section.paper_scale))
+    if best := best_of_sweep(asked, section.target):
+        print(best)
     for note in section.notes:
         console.print(note, markup=False, highlight=False)
     print(f"results: {job.path}")

@@ -132,6 +132,9 @@ METHODS: dict[str, Method] = {
         _pogo("-argmin", "landing with the best λ", "#44AA99", "dash", landing="argmin"),
         _pogo("-safe", "λ = ½, leaps clipped: within ½ for any gradient", "#AA3377", "solid", landing="safe"),
         _pogo("-strict", "landing thrice: within 1.5e-6 for any gradient", "#332288", "dash", landing="strict"),
+        Method(
+            "StiefelMuon", "spectral steps: every direction turns by the same angle", oo.StiefelMuon, "#661100", "dot"
+        ),
         Method("Adam", "unconstrained, for reference", torch.optim.Adam, "#000000", "dot"),
         Method("pogo-torch", "the authors' POGO (peer)", peers.pogo_torch, "#888888", "dashdot", peer="pogo"),
         Method("geoopt", "geoopt's RiemannianAdam (peer)", peers.Geoopt, "#DDCC77", "dashdot", peer="geoopt"),
@@ -147,7 +150,7 @@ METHODS: dict[str, Method] = {
 LANDINGS = ("POGO-safe", "POGO-strict", "POGO-root", "POGO-argmin")
 """The paper's POGO, but for the landing."""
 
-_OF_THE_LIBRARY = (oo.POGO, oo.RGD, oo.RSDM, oo.Landing, oo.LandingPC, oo.SLPG)
+_OF_THE_LIBRARY = (oo.POGO, oo.RGD, oo.RSDM, oo.Landing, oo.LandingPC, oo.SLPG, oo.StiefelMuon)
 
 PAPER = ("POGO", "RGD", "RSDM", "Landing", "LandingPC", "SLPG")
 """The six the paper compares."""

@@ -153,6 +153,7 @@ def contenders(pogo: Options, rate: float) -> dict[str, Options]:
     """POGO with every landing, the authors' package, and what users have today, with Adam at a learning rate."""
     return {
         **pogo_family(pogo),
+        "StiefelMuon": {"lr": 0.01},
         "pogo-torch": pogo,
         **{name: {"lr": rate} for name in ("geoopt", "torch-orthogonal", "geotorch")},
     }

@@ -6,7 +6,7 @@ script.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -34,9 +34,14 @@ _MARKS = {
 }
 
 
-def render(sections: Sequence[Section]) -> str:
-    """The page on these runs, as HTML with all it needs inside."""
-    shown = [_section(section) for section in sections]
+def render(sections: Sequence[Section], files: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """The page on these runs, as HTML with all it needs inside.
+
+    Args:
+        sections: What it shows.
+        files: By the anchor of a section, names and addresses of files beside the page.
+    """
+    shown = [_section(section) | {"files": (files or {}).get(section.anchor, {})} for section in sections]
     data = {section["anchor"]: section.pop("data") for section in shown}
     made = datetime.now(UTC)
     return _environment().get_template("page.html").render(sections=shown, data=data, made=made, plotly=get_plotlyjs())

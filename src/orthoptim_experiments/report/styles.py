@@ -25,14 +25,17 @@ MARKERS = {
     "geoopt": "hexagon",
     "torch-orthogonal": "star-diamond",
     "geotorch": "hourglass",
+    "StiefelMuon": "star-square",
 }
 """By plotly's names: in grey print, the marker tells a method."""
 
 _NAMES = [*MARKERS.values(), "diamond-tall"]
-MATPLOTLIB_MARKERS = dict(zip(_NAMES, [*"osD^vP*XpH8><h", "$\\clubsuit$", "$\\bowtie$", "d"], strict=True))
-GLYPHS = dict(zip(_NAMES, "●■◆▲▼✚★✖⬟⬣⯃▶◀⬢✦⧗⬧", strict=True))
+MATPLOTLIB_MARKERS = dict(
+    zip(_NAMES, [*"osD^vP*XpH8><h", "$\\clubsuit$", "$\\bowtie$", "$\\spadesuit$", "d"], strict=True)
+)
+GLYPHS = dict(zip(_NAMES, "●■◆▲▼✚★✖⬟⬣⯃▶◀⬢✦⧗✪⬧", strict=True))
 
-_OTHERS = (("#DDCC77", "diamond-tall"), ("#117733", "square"), ("#AA4499", "triangle-up"), ("#661100", "circle"))
+_OTHERS = (("#DDCC77", "diamond-tall"), ("#117733", "square"), ("#AA4499", "triangle-up"), ("#AA7744", "circle"))
 
 
 @dataclass(frozen=True)

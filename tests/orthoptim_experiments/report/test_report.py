@@ -33,7 +33,7 @@ def test_page_and_figures_of_a_folder(here):
     write_run(here / "results" / "procrustes-2.jsonl", experiment="procrustes", **SMALL, run_id="2")
     result = report()
     assert result.exit_code == 0, result.output
-    figures = [f"figures/{run}.{ending}" for run in ("pca-1", "procrustes-2") for ending in ("png", "pdf")]
+    figures = [f"figures/{run}.{ending}" for run in ("pca-1", "procrustes-2") for ending in ("png", "pdf", "csv")]
     assert result.stdout.split() == ["report.html", *figures]
     assert all((here / name).stat().st_size > 1000 for name in result.stdout.split())
     page = (here / "report.html").read_text()
@@ -114,7 +114,7 @@ def test_names_in_a_run_are_no_paths(here, name):
     assert result.exit_code == 0, result.output
     written = {each for each in here.rglob("*") if each.is_file()} - {path}
     assert {each.parent for each in written} == {here / "a" / "b", here / "a" / "b" / "figures"}
-    assert len(written) == 3
+    assert len(written) == 4
 
 
 def test_a_run_in_two_folders_and_names_that_differ_by_case_have_figures_of_their_own(here):
