@@ -204,7 +204,15 @@ def test_one_process_is_no_option(tmp_path):
 
 def test_cores_are_shared_by_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    options = {"scale": "tiny", "methods": None, "seeds": None, "device": "cpu", "threads": None, "overrides": None}
+    options = {
+        "scale": "tiny",
+        "methods": None,
+        "seeds": None,
+        "device": "cpu",
+        "threads": None,
+        "overrides": None,
+        "grid": None,
+    }
     options |= {
         "variant": None,
         "dtype": None,
