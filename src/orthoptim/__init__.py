@@ -1,10 +1,11 @@
 """orthoptim: optimize orthogonal and unitary matrices at scale."""
 
+from orthoptim.averaging import ema_multi_avg_fn
 from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
 from orthoptim.checkpoint import save
-from orthoptim.distributed.placement import long_dim_placement
+from orthoptim.distributed.layout import long_dim_placement
 from orthoptim.functional import distance, is_orthogonal, orthogonalize_, project_
-from orthoptim.groups import param_groups
+from orthoptim.groups import adopt_, param_groups
 from orthoptim.optim import (
     POGO,
     RGD,
@@ -21,7 +22,7 @@ from orthoptim.optim import (
 )
 from orthoptim.views import View
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BB",
@@ -42,7 +43,9 @@ __all__ = [
     "Update",
     "VAdam",
     "View",
+    "adopt_",
     "distance",
+    "ema_multi_avg_fn",
     "is_orthogonal",
     "long_dim_placement",
     "orthogonalize_",

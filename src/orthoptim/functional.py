@@ -3,13 +3,15 @@
 All take plain tensors and DTensors. For a DTensor they are collective: every rank of its mesh must call them.
 """
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from orthoptim import stiefel
-from orthoptim.distributed import dtensor_ops
+from orthoptim.distributed import matrices as sharded
+from orthoptim.distributed.matrices import Matrices
 from orthoptim.groups import Patterns, check_views, match
 from orthoptim.literals import INITS, Init
 from orthoptim.precision import full_precision
@@ -39,8 +41,8 @@ def distance(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto") 
     seen = View.of(view)
     with full_precision(tensor.device):
         if is_dtensor(tensor):
-            distances: Tensor = dtensor_ops.distance(tensor, seen, side)
-            return distances
+            ((distances,),) = sharded.apply([Matrices(tensor, seen, side)], lambda x: [stiefel.distance(x)])
+            return sharded.on_all_ranks(distances, tensor, seen)
         return seen.join_values([stiefel.distance(x) for x in _matrices(tensor, seen, side)])
 
 
@@ -89,7 +91,7 @@ def project_(tensor: TensorT, *, view: ViewLike = "matrix", side: Side = "auto")
             raise ValueError("is not finite")
     except ValueError as error:
         raise ValueError(f"cannot project a tensor that {error}") from None
-    deficient = project_counting_(tensor, View.of(view), side)
+    (deficient,) = project_counting_([(tensor, View.of(view), side)])
     if deficient:
         warn_user(f"the tensor {RANK_DEFICIENT.format(deficient)}")
     return tensor
@@ -102,36 +104,39 @@ RANK_DEFICIENT = (
 
 
 @torch.no_grad()
-def project_counting_(tensor: Tensor, view: View, side: str) -> int:
-    """:func:`project_` without its checks; returns how many matrices do not have full rank, up to rounding."""
-    with full_precision(tensor.device):
-        if is_dtensor(tensor):
-            matrices: list[Tensor] = dtensor_ops.whole_matrices(tensor, view, side)
-        else:
-            matrices = _matrices(tensor, view, side)
-        nearest = [stiefel.nearest(y) for y in matrices]
-        deficient = sum(_count_deficient(y, x) for y, x in zip(matrices, nearest, strict=True))
-        if is_dtensor(tensor):
-            dtensor_ops.write_matrices_(tensor, nearest, view, side)
-        else:
-            tensor.copy_(view.from_matrices(nearest, tensor.shape, side))
-    return deficient
+def project_counting_(given: Sequence[tuple[Tensor, View, str]]) -> list[int]:
+    """:func:`project_` of many tensors without its checks: how many matrices of each do not have full rank."""
+    counts: dict[int, int] = {}
+    dtensors = [Matrices(tensor, view, side) for tensor, view, side in given if is_dtensor(tensor)]
+    with full_precision(*{tensor.device for tensor, _, _ in given}):
+        if dtensors:
+            flags = sharded.apply(dtensors, _project, writes=True)
+            rows = torch.stack([each.sum().double().to(flags[0][0].device) for (each,) in flags])[:, None]
+            for each, count in zip(dtensors, sharded.sum_over_ranks(dtensors, rows).tolist(), strict=True):
+                counts[id(each.param)] = int(count[0])
+        for tensor, view, side in given:
+            if not is_dtensor(tensor):
+                results = [_project(x) for x in _matrices(tensor, view, side)]
+                tensor.copy_(view.from_matrices([nearest for _, nearest in results], tensor.shape, side))
+                counts[id(tensor)] = int(sum(int(flag.sum()) for flag, _ in results))
+    return [counts[id(tensor)] for tensor, _, _ in given]
 
 
-def _count_deficient(y: Tensor, nearest: Tensor) -> int:
-    """How many of the matrices Y do not have full rank, up to rounding."""
+def _project(y: Tensor) -> list[Tensor]:
+    """1 for each of the matrices Y that do not have full rank, up to rounding, else 0; and the nearest to each."""
+    nearest = stiefel.nearest(y)
     # the polar factor H of Y = HX has the singular values of Y as its eigenvalues, and is only p×p
     size = stiefel.max_entry(y).clamp_min(torch.finfo(real_dtype(y.dtype)).tiny)
     values = torch.linalg.eigvalsh(stiefel.sym((y / size[..., None, None]) @ nearest.mH))
     limit = 10 * torch.finfo(values.dtype).eps * values[..., -1].abs()
-    return int((values[..., 0] <= limit).sum())
+    return [(values[..., 0] <= limit).to(values.dtype), nearest]
 
 
 @torch.no_grad()
 def is_finite(tensor: Tensor) -> bool:
     """Whether all entries are finite, on all ranks that share the tensor."""
     if is_dtensor(tensor):
-        return bool(dtensor_ops.is_finite(tensor))
+        return sharded.is_finite(tensor)
     return bool(torch.isfinite(tensor).all())
 
 
@@ -214,15 +219,16 @@ def _orthogonalize_module_(
             raise ValueError(f"parameter {name!r} {error}") from None
         if init == "project" and not is_finite(param):
             raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
-    for name, param, options in work:
-        own_view, own_side = View.of(options.get("view", view)), options.get("side", side)
-        if init == "project":
-            deficient = project_counting_(param, own_view, own_side)
+    given = [(param, View.of(options.get("view", view)), options.get("side", side)) for _, param, options in work]
+    if init == "project":
+        for (name, _, _), deficient in zip(work, project_counting_(given), strict=True):
             if deficient:
                 warn_user(f"parameter {name!r} {RANK_DEFICIENT.format(deficient)}")
-        else:
+    else:
+        for param, own_view, own_side in given:
             _write_(param, own_view, own_side, init, generator)
-        if det is not None:
+    if det is not None:
+        for param, own_view, own_side in given:
             _set_determinant_(param, own_view, own_side, det)
 
 
@@ -249,7 +255,7 @@ def _write_(tensor: Tensor, view: View, side: str, init: Init, generator: torch.
     """Fresh matrices."""
     with full_precision(tensor.device):
         if is_dtensor(tensor):
-            dtensor_ops.randomize_(tensor, view, side, generator)
+            sharded.randomize_(tensor, view, side, generator)
             return
         drawn = [
             _fresh((*part.batch, part.p, part.n), init, compute_dtype(tensor.dtype), tensor.device, generator)
