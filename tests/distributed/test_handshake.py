@@ -140,7 +140,7 @@ def freeze(opt, params):
 
 
 WRONG = {
-    "shapes": (different_shapes, (), "parameter 0 of group 0 is 4×40"),
+    "shapes": (different_shapes, (), "parameter 'params[0]' of group 0 is 4×40"),
     "numbers": (different_numbers, (), "not there on rank 1"),
     "options": (different_options, (), "'lr' of group 0 is 0.1 on rank 0, 1, 2 and 0.2 on rank 3"),
     "invalid": (invalid_option, (), "sfae"),
