@@ -7,7 +7,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import orthoptim as oo
 from tests.distributed.cases import Case, place, start, target
-from tests.distributed.test_placements import HEAVY_BALL
+from tests.distributed.comparison import HEAVY_BALL
 
 KINDS = {
     "local": (Case((4, 6, 9), (4,), "0"), {}),

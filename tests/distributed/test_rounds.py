@@ -8,7 +8,7 @@ from orthoptim_experiments.bench.scale import study
 from orthoptim_experiments.bench.scale.models import MODELS, Case
 from orthoptim_experiments.bench.scale.world import fake_world, parameters
 from tests.distributed.cases import FOUR
-from tests.distributed.test_placements import ALL, DEFAULT, TOLERANCE, check, differences
+from tests.distributed.comparison import ALL, DEFAULT, TOLERANCE, check, differences
 
 
 def planned(shapes, copies, world, round_bytes=oo.POGO.round_bytes):

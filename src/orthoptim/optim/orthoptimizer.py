@@ -55,6 +55,7 @@ class Orthoptimizer(Optimizer):
     algorithm: ClassVar[str]
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
+    base_options: ClassVar[frozenset[str]] = frozenset()  # arguments of __init__ that it gives to its base
     round_bytes: int = ROUND_BYTES
     """How much of the matrices that are cut is under way at a time, for each rank: a step takes about ten times as much
     memory. Matrices that are larger travel one for each rank, and do not overlap. Set it on an optimizer, on all ranks
@@ -67,7 +68,7 @@ class Orthoptimizer(Optimizer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         parameters = show_common_options(cls).parameters
-        cls._names = frozenset(parameters)
+        cls._names = frozenset(parameters) - cls.base_options
         cls._base_keys = {}
         cls._plan_options = ("base", *sorted(cls._names - {"self", "params", "lr", "base"}))
         cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -76,7 +77,7 @@ class Orthoptimizer(Optimizer):
         """Refuse keyword arguments that the method does not have before Python does, which has no cure to offer."""
         try:
             if not cls._takes_any:
-                keywords.check_keywords(cls.__name__, kwargs, cls._names - {"self"})
+                keywords.check_keywords(cls.__name__, kwargs, (cls._names | cls.base_options) - {"self"})
         except TypeError as error:
             agree(find_dtensors([*args[:1], kwargs]), {}, error)
             raise
