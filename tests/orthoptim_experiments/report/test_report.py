@@ -218,7 +218,7 @@ def test_an_unknown_experiment_is_shown_with_all_its_columns(here):
 
 def test_claims_are_judged_on_the_run_and_data_that_do_not_suffice_are_no_crash(here):
     run = load(write_run(here / "run.jsonl", **SMALL))
-    assert judge(Claim("yes", lambda run: Verdict("holds", run.id)), run) == ("holds", "0123456789")
+    assert judge(Claim("yes", lambda run: Verdict("holds", run.id)), run) == ("holds", "0123456789 (2 seeds only)")
     for doomed in (lambda run: max([]), lambda run: [][0], lambda run: {}["a"], lambda run: 1 / 0):
         assert judge(Claim("no", doomed), run).verdict == "not measured"
 
