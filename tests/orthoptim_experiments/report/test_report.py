@@ -200,7 +200,7 @@ def test_the_experiment_says_what_to_show(here):
     assert "\n" not in section.about
     assert [claim for claim, _ in section.findings] == list(EXPERIMENTS["pca"].claims)
     shades = {panel.y: panel.shade for panel in section.panels}
-    assert shades == {"gap": None, "distance": pytest.approx(10 * 2**-24 * 375)}
+    assert shades == {"gap": None, "projected_gap": None, "distance": pytest.approx(10 * 2**-24 * 375)}
 
 
 def test_an_unknown_experiment_is_shown_with_all_its_columns(here):
