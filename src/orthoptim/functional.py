@@ -148,6 +148,7 @@ def orthogonalize_(
     view: ViewLike = "matrix",
     side: Side = "auto",
     init: Init = "project",
+    det: int | None = None,
     generator: torch.Generator | None = None,
 ) -> TensorOrModule:
     """Make matrices orthonormal, in place: those of a tensor, or of the parameters of a module that patterns name.
@@ -160,6 +161,10 @@ def orthogonalize_(
         init: ``"project"``, the nearest orthonormal matrix, or ``"random"``, a uniformly random one. Prefer random
             where matrices may not have full rank (Dirac-initialised kernels, a LoRA factor of zeros): their nearest
             point is arbitrary, and projecting them warns.
+            ``"hadamard"`` and ``"random-hadamard"`` write the first p rows of a Hadamard matrix of order n, with
+            entries ±1/√n, and of one whose columns have random signs.
+        det: ``+1`` or ``-1``: the determinant of square real matrices, by the sign of their first row. The optimizers
+            keep it, as their steps are continuous.
         generator: for random ones.
 
     Example:
@@ -168,59 +173,104 @@ def orthogonalize_(
         True
     """
     check_choice("init", init, INITS)
+    if det not in (None, 1, -1):
+        raise ValueError(f"Invalid det: {det!r}; it is +1 or -1")
     if isinstance(target, nn.Module):
         if patterns is None:
             raise TypeError("orthogonalize_ of a module needs patterns, such as {'attn.*weight': 'matrix'}")
-        _orthogonalize_module_(target, patterns, view, side, init, generator)
+        _orthogonalize_module_(target, patterns, view, side, init, det, generator)
         return target
     if not isinstance(target, Tensor):
         raise TypeError(f"orthogonalize_ takes a tensor or a module, but got {type(target).__name__}")
     if patterns is not None:
         raise TypeError("orthogonalize_ of a tensor takes view=..., not patterns")
-    if init == "project":
-        project_(target, view=view, side=side)
-        return target
     try:
         check_values(target)
-        View.of(view).parts(target.shape, side)
+        _check_init(target, View.of(view), side, init, det)
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
-    _randomize_(target, View.of(view), side, generator)
+    if init == "project":
+        project_(target, view=view, side=side)
+    else:
+        _write_(target, View.of(view), side, init, generator)
+    if det is not None:
+        _set_determinant_(target, View.of(view), side, det)
     return target
 
 
 def _orthogonalize_module_(
-    module: nn.Module, patterns: Patterns, view: ViewLike, side: Side, init: Init, generator: torch.Generator | None
+    module: nn.Module,
+    patterns: Patterns,
+    view: ViewLike,
+    side: Side,
+    init: Init,
+    det: int | None,
+    generator: torch.Generator | None,
 ) -> None:
     """All parameters are checked before one is changed."""
     matched = match(module, patterns)
     check_views(module, matched, view, side)
     work = [(name, param, options) for options, named in matched for name, param in named]
-    for name, param, _ in work:
+    for name, param, options in work:
         try:
             check_values(param)
+            _check_init(param, View.of(options.get("view", view)), options.get("side", side), init, det)
         except ValueError as error:
             raise ValueError(f"parameter {name!r} {error}") from None
         if init == "project" and not is_finite(param):
             raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
     given = [(param, View.of(options.get("view", view)), options.get("side", side)) for _, param, options in work]
-    if init == "random":
+    if init == "project":
+        for (name, _, _), deficient in zip(work, project_counting_(given), strict=True):
+            if deficient:
+                warn_user(f"parameter {name!r} {RANK_DEFICIENT.format(deficient)}")
+    else:
         for param, own_view, own_side in given:
-            _randomize_(param, own_view, own_side, generator)
-        return
-    for (name, _, _), deficient in zip(work, project_counting_(given), strict=True):
-        if deficient:
-            warn_user(f"parameter {name!r} {RANK_DEFICIENT.format(deficient)}")
+            _write_(param, own_view, own_side, init, generator)
+    if det is not None:
+        for param, own_view, own_side in given:
+            _set_determinant_(param, own_view, own_side, det)
 
 
-def _randomize_(tensor: Tensor, view: View, side: str, generator: torch.Generator | None) -> None:
+def _check_init(tensor: Tensor, view: View, side: str, init: Init, det: int | None) -> None:
+    """Whether its matrices can be written so."""
+    parts = view.parts(tensor.shape, side)
+    if "hadamard" in init:
+        for part in parts:
+            stiefel.hadamard(part.n)
+    if is_dtensor(tensor) and ("hadamard" in init or det is not None):
+        raise ValueError("is a DTensor: call orthogonalize_ with a Hadamard matrix or a determinant before it is cut")
+    if det is not None and (tensor.is_complex() or any(part.p != part.n for part in parts)):
+        raise ValueError(f"has no determinant of {det:+d} to choose: its matrices must be real and square")
+
+
+def _set_determinant_(tensor: Tensor, view: View, side: str, det: int) -> None:
+    matrices = _matrices(tensor, view, side)
+    for x in matrices:
+        x[..., 0, :] *= (det * torch.linalg.det(x).sign())[..., None]
+    tensor.copy_(view.from_matrices(matrices, tensor.shape, side))
+
+
+def _write_(tensor: Tensor, view: View, side: str, init: Init, generator: torch.Generator | None) -> None:
+    """Fresh matrices."""
     with full_precision(tensor.device):
         if is_dtensor(tensor):
             sharded.randomize_(tensor, view, side, generator)
             return
-        dtype, device = compute_dtype(tensor.dtype), tensor.device
         drawn = [
-            stiefel.random(*part.batch, part.p, part.n, dtype=dtype, device=device, generator=generator)
+            _fresh((*part.batch, part.p, part.n), init, compute_dtype(tensor.dtype), tensor.device, generator)
             for part in view.parts(tensor.shape, side)
         ]
     tensor.copy_(view.from_matrices(drawn, tensor.shape, side))
+
+
+def _fresh(
+    shape: tuple[int, ...], init: Init, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
+) -> Tensor:
+    if init == "random":
+        return stiefel.random(*shape, dtype=dtype, device=device, generator=generator)
+    rows = stiefel.hadamard(shape[-1], dtype=dtype, device=device)[: shape[-2]]
+    if init == "hadamard":
+        return rows.expand(shape).clone()
+    signs = torch.randint(0, 2, (*shape[:-2], 1, shape[-1]), device=device, generator=generator)
+    return rows * (2 * signs - 1).to(dtype)

@@ -521,6 +521,8 @@ RETURN = {
     "rgd": lambda x: oo.RGD(x, 0.05),
     "rgd-polar": lambda x: oo.RGD(x, 0.05, retraction="polar"),
     "rgd-cholesky": lambda x: oo.RGD(x, 0.05, retraction="cholesky"),
+    "rgd-cayley": lambda x: oo.RGD(x, 0.05, retraction="cayley"),
+    "rgd-cayley-iterative": lambda x: oo.RGD(x, 0.05, retraction="cayley-iterative"),
     "rsdm": lambda x: oo.RSDM(x, 0.1, r=2),
     "rsdm-permutation": lambda x: oo.RSDM(x, 0.1, r=2, sampling="permutation"),
     "landing": lambda x: oo.Landing(x, 0.1),
