@@ -8,7 +8,6 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from docutils.utils.math.unichar2tex import uni2tex_table
 from sphinx.application import Sphinx
 
-
 # What formulas hold beside plain TeX: the letters of the field, as they stand in the docstrings.
 _COMMANDS = {code: f"{command} " for code, command in uni2tex_table.items()} | str.maketrans(
     {"½": r"\tfrac{1}{2}", "‖": r"\| ", "⟨": r"\langle ", "⟩": r"\rangle ", "−": "-", "·": r"\cdot "}
