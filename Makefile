@@ -11,11 +11,9 @@ LIBRARY := tests src/orthoptim --ignore=tests/orthoptim_experiments
 
 .PHONY: demo test test-integrations docs dist test-wheel test-floor kills coverage mutants soak fuzz bench lint install clean
 
-# Two experiments of the paper, small: figures and a page to look at. What is in results/ already is not run again.
+# Two minutes: PCA with every method, a small squared unitary circuit, and the page on both, in results/demo.
 demo: install
-	$(BIN)/orthoptim run pca --methods POGO,Landing,RGD
-	$(BIN)/orthoptim run procrustes --methods POGO,Landing,RGD
-	$(BIN)/orthoptim report
+	$(BIN)/orthoptim demo --open
 
 test: install lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=20 -rs

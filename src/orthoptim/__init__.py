@@ -3,10 +3,23 @@
 from orthoptim.averaging import ema_multi_avg_fn
 from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
 from orthoptim.checkpoint import save
-from orthoptim.distributed.placement import long_dim_placement
+from orthoptim.distributed.layout import long_dim_placement
 from orthoptim.functional import distance, is_orthogonal, orthogonalize_, project_
 from orthoptim.groups import adopt_, param_groups
-from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Plan, Update, wrap
+from orthoptim.optim import (
+    POGO,
+    RGD,
+    RSDM,
+    SLPG,
+    Drift,
+    Landing,
+    LandingPC,
+    Orthoptimizer,
+    Plan,
+    StiefelMuon,
+    Update,
+    wrap,
+)
 from orthoptim.views import View
 
 __version__ = "0.2.0"
@@ -26,6 +39,7 @@ __all__ = [
     "Muon",
     "Orthoptimizer",
     "Plan",
+    "StiefelMuon",
     "Update",
     "VAdam",
     "View",

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.distributed.cases import Setting, train
+from tests.sampling import first
 
 TOLERANCE = {torch.float32: 1e-6, torch.complex64: 1e-6, torch.float64: 1e-12, torch.complex128: 1e-12}
 
@@ -13,7 +14,7 @@ HEAVY_BALL = Setting("POGO", {"lr": 0.01, "landing": "strict"}, "SGD", {"momentu
 ALL = {"local", "whole", "two-phase", "exchange"}
 
 # A difference shows in the first steps; fifty are a larger sample of the same claim.
-lengths = pytest.mark.parametrize("steps", [10, pytest.param(50, marks=pytest.mark.soak)])
+lengths = pytest.mark.parametrize("steps", first(1, [10, 50]))
 
 
 def differences(rank, settings, cases, dtype, steps):

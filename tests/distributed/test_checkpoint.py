@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import orthoptim as oo
 from tests.conformance.methods import point
 from tests.distributed.cases import gradient, mesh_of
+from tests.sampling import first
 from tests.worked.base import AdaGradNorm
 from tests.worked.method import LeapAndPolish
 
@@ -121,9 +122,7 @@ def test_saved_on_two_resumes_on_two_and_none(two, tmp_path, method):
     assert difference(ends[0], resume(0, 0, tmp_path / "two", method, torch.float32)) <= 1e-6
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name == "pogo" else pytest.mark.soak) for name in METHODS]
-)
+@pytest.mark.parametrize("method", first(1, METHODS))
 def test_saved_on_four_resumes_on_four_two_and_none(worlds, tmp_path, method):
     dtype = torch.float32
     ends = worlds(4).run(begin, 4, tmp_path / "four", method, dtype)

@@ -126,7 +126,7 @@ def test_cuts_between_matrices_send_nothing(worlds, size, case, dtype):
 )
 def test_cuts_inside_of_matrices_share_their_collectives(worlds, size, case):
     for sent, strategies, steps, counts in worlds(size).run(collectives, case, torch.bfloat16):
-        assert 0 < sent <= 4
+        assert 0 < sent <= 5  # with the comparison of what ranks are about to do
         assert "local" not in strategies
         assert steps == 3
         assert counts == (True, True)

@@ -42,9 +42,8 @@ def test_compiled_equals_eager_and_a_changing_lr_compiles_nothing_again(shapes):
     assert counters["stats"]["unique_graphs"] == len(shapes)  # as many kinds of matrices
 
 
-def test_more_kinds_than_the_compilers_limit(monkeypatch):
+def test_more_kinds_than_the_compilers_limit(eager_backend):
     """torch.compile makes eight versions of one function and then gives up; each kind has a function of its own."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
     params = [point(2, n, seed=n) for n in range(2, 13)]
     opt = oo.POGO(params, 0.1, compile=True)
     torch._dynamo.reset()
@@ -52,10 +51,6 @@ def test_more_kinds_than_the_compilers_limit(monkeypatch):
     for t in range(3):
         steps(opt, params, 1, t)
     assert counters["stats"]["unique_graphs"] == len(params)
-
-
-def _with_backend(compile, backend):
-    return lambda function, **options: compile(function, backend=backend, **options)
 
 
 def test_without_a_compiler_it_warns_once_and_steps(monkeypatch):
@@ -77,8 +72,7 @@ def test_without_a_compiler_it_warns_once_and_steps(monkeypatch):
         assert torch.equal(one, two)
 
 
-def test_what_the_update_raises_is_raised(monkeypatch):
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
+def test_what_the_update_raises_is_raised(monkeypatch, eager_backend):
 
     def failing(*args):
         raise MemoryError("of the update itself")
@@ -117,9 +111,8 @@ def test_the_unrolled_form_is_the_tiny_one(shape, landing, normalized):
         *[(base, "rows") for base in (oo.SGD(), oo.SGD(momentum=0.9, dampening=0.1), oo.Adam())],
     ],
 )
-def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monkeypatch):
+def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monkeypatch, eager_backend):
     """Also where a gradient is not finite: that matrix keeps its value and its state."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
     if layout == "large":  # their state has the batch last in memory
         monkeypatch.setattr(cost_model, "TINY_BLOCK", 8)
     params = _tiny_parameters(layout)
@@ -162,9 +155,8 @@ def test_the_fused_step_is_one_graph_for_batches_of_any_size_and_one_loop():
     assert extra_bytes(opt.step) < params[0].nbytes
 
 
-def test_the_fused_step_follows_options_that_change(monkeypatch):
+def test_the_fused_step_follows_options_that_change(eager_backend):
     """Its graphs have no guards: what they depend on is their key."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
     params, others = [point(8, 2, 2)], [point(8, 2, 2)]
     opt, eager = oo.POGO(params, 0.1, compile=True), oo.POGO(others, 0.1)
     changes = [{}, {"betas": [0.5, 0.9]}, {"landing": "half"}, {"maximize": True}, {"lr": 0.01}, {"betas": (0.9, 0.99)}]
@@ -175,9 +167,8 @@ def test_the_fused_step_follows_options_that_change(monkeypatch):
         torch.testing.assert_close(params[0], others[0], rtol=0, atol=2e-6)
 
 
-def test_the_fused_step_has_a_graph_for_counters_of_another_dtype(monkeypatch):
+def test_the_fused_step_has_a_graph_for_counters_of_another_dtype(eager_backend):
     """Without guards, one made for int32 would read the memory of a loaded int64 as such."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
     params = [point(8, 2, 2)]
     opt = oo.POGO(params, 0.1, compile=True)
     torch._dynamo.reset()
@@ -194,9 +185,8 @@ def _entries(x):
     return [row.split(1, 1) for row in x.unbind(1)]
 
 
-def test_a_state_that_cannot_change_in_place_is_written(monkeypatch):
+def test_a_state_that_cannot_change_in_place_is_written(eager_backend):
     """A loaded state may lie otherwise in memory than its parameter, which itself changes in place."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
     params, others = [point(4, 5, 2, 2)], [point(4, 5, 2, 2)]
     opt, eager = oo.POGO(params, 0.1, compile=True), oo.POGO(others, 0.1)
     for t in range(3):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.distributed.layout import batch_placements, local_batch
-from orthoptim.distributed.torch_dtensor import distribute, from_local
+from orthoptim.distributed.layout import batch_placements, distribute, from_local, local_batch
 from orthoptim.tensors import compute_dtype, is_dtensor
 from orthoptim.views import View
 
@@ -50,11 +49,6 @@ def as_matrix_values(local: Tensor, param: DTensor, group: Mapping[str, Any]) ->
     batch = view.batch_shape(param.shape)
     stride = torch.empty(batch, device="meta").stride()
     return from_local(local, param.device_mesh, placements, shape=batch, stride=stride)
-
-
-def local_values(value: Tensor) -> Tensor:
-    """What this rank holds of a tensor."""
-    return value.to_local() if is_dtensor(value) else value
 
 
 def place(value: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:
