@@ -11,11 +11,9 @@ LIBRARY := tests src/orthoptim --ignore=tests/orthoptim_experiments
 
 .PHONY: demo test test-integrations docs dist test-floor kills coverage mutants soak fuzz bench lint install clean
 
-# Two experiments of the paper, small: figures and a page to look at. What is in results/ already is not run again.
+# Two minutes: PCA with every method, a small squared unitary circuit, and the page on both, in results/demo.
 demo: install
-	$(BIN)/orthoptim run pca --methods POGO,Landing,RGD
-	$(BIN)/orthoptim run procrustes --methods POGO,Landing,RGD
-	$(BIN)/orthoptim report
+	$(BIN)/orthoptim demo --open
 
 test: install lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=20 -rs
@@ -27,7 +25,7 @@ test-integrations: .venv/integrations
 # The site, into docs/_build/html; needs no network, and a warning is an error. Then every code block of its pages runs.
 docs: .venv/docs
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
-	$(BIN)/pytest -q tests/docs
+	$(BIN)/pytest -q -m docs tests/docs
 
 # The wheel and the source distribution, into dist/, checked.
 dist: .venv/release

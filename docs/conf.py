@@ -28,7 +28,7 @@ extensions = [
     "results_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-exclude_patterns = ["_build", "tools", "_ext", "sg_execution_times.rst"]
+exclude_patterns = ["_build", "tools", "_ext", "**sg_execution_times.rst"]
 nitpicky = False
 suppress_warnings = ["config.cache"]  # sphinx-gallery's settings hold functions, which cannot be cached
 

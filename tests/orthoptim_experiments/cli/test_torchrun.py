@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from orthoptim_experiments.cli.run import SIZES, make_job
-from tests.orthoptim_experiments.helpers import COMMAND, invoke, run_job, the_run, unlike
+from tests.orthoptim_experiments.helpers import COMMAND, assert_close, invoke, run_job, the_run, unlike
 from tests.orthoptim_experiments.together import together
 
 TIMEOUT = 300.0  # processes may be paused for a while
@@ -115,6 +115,17 @@ def assert_same(one, other):
     assert unlike(one, other) == set()
 
 
+def test_the_command_of_the_readme_with_parts_of_the_model(tmp_path, whole):
+    """In float32, the default, on gloo; to what replicas compute, up to rounding."""
+    process = spawn([*CNN, "--sharded"], 2, tmp_path)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, err) == (0, "")
+    assert "failed" not in out
+    trial = only(tmp_path)
+    assert trial.status == "budget"
+    assert_close(trial, whole, tolerance=1e-2)
+
+
 def test_a_rank_that_is_killed_is_replaced_and_the_run_ends_with_the_same_bits(tmp_path, whole):
     assert_same(survive(CNN, 2, tmp_path, kills=1), whole)
 
@@ -193,7 +204,15 @@ def test_one_process_is_no_option(tmp_path):
 
 def test_cores_are_shared_by_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    options = {"scale": "tiny", "methods": None, "seeds": None, "device": "cpu", "threads": None, "overrides": None}
+    options = {
+        "scale": "tiny",
+        "methods": None,
+        "seeds": None,
+        "device": "cpu",
+        "threads": None,
+        "overrides": None,
+        "grid": None,
+    }
     options |= {
         "variant": None,
         "dtype": None,

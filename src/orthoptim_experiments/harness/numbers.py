@@ -58,3 +58,39 @@ def _ten(power: int) -> str:
 
 def _digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+_FORMATS = {
+    **dict.fromkeys(("accuracy", "tta_accuracy", "validation_accuracy", "optimizer_share"), ".1%"),
+    **dict.fromkeys(("bpd", "test_bpd", "train_bpd"), ".3f"),
+    "images_per_second": ".0f",
+}
+
+
+def figure(name: str, value: float) -> str:
+    """A value of a column in the digits that fit the quantity.
+
+    Example:
+        >>> figure("accuracy", 0.7761), figure("bpd", 1.3001), figure("distance", 3e-7)
+        ('77.6%', '1.300', '3.0e-07')
+    """
+    if not math.isfinite(value):
+        return MISSING
+    return format(value, _FORMATS.get(name, ".1e"))
+
+
+def page_figure(name: str, value: float) -> str:
+    """The same on a page, where powers of ten are typeset.
+
+    Example:
+        >>> page_figure("accuracy", 0.7761), page_figure("distance", 3e-7)
+        ('77.6%', '3 × 10⁻⁷')
+    """
+    return figure(name, value) if name in _FORMATS else number(value)
+
+
+def page_interval(name: str, value: Estimate | None) -> str:
+    """The confidence interval of a column, in the digits of :func:`page_figure`."""
+    if name in _FORMATS and value is not None and math.isfinite(value.low):
+        return f"{figure(name, value.low)}–{figure(name, value.high)}"
+    return interval(value)
