@@ -217,7 +217,7 @@ def test_square_steps_are_steepest_descent_in_the_spectral_norm(p):
 
 @pytest.mark.parametrize("shape", [(3, 5), (6, 8), (6, 12)])
 def test_one_projection_is_close_to_the_dual_optimum(shape):
-    """docs/stiefel_muon.md: the gap. The optimum cannot be less, which tests the oracle."""
+    """docs/methods/stiefelmuon.md: the gap. The optimum cannot be less, which tests the oracle."""
     for seed in range(3):
         x = point(*shape, dtype=torch.float64, seed=seed).detach()
         g = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
