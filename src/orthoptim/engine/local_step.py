@@ -228,7 +228,7 @@ class BlockTensors:
         begins = block.part is None or block.part[0] == 0
         self.steps = together([each for each in members.pop("step") if begins and each is not None])
         members["param"] = [param.detach() for param in members["param"]]
-        self.members = members if block.mixed else {name: together(listed) for name, listed in members.items()}
+        self.members = {name: together(listed, block.mixed) for name, listed in members.items()}
         half = members["param"][0].dtype == torch.float16
         self.largest = torch.finfo(torch.float16).max if half else None
         keeps = not torch.compiler.is_compiling() and has_address(members["param"][0])
@@ -299,9 +299,11 @@ class LocalPlan:
             bucket._replace(
                 group=rule.index,
                 names=tuple(names[i] for i in bucket.members),
-                form=rule.method.form(bucket.p, bucket.n, group),
+                form=rule.method.form(bucket.p, bucket.n, group, bucket.device.type),
             )
-            for bucket in make_buckets(parts, group["view"], group["side"], list(columns.values()), compiles)
+            for bucket in make_buckets(
+                parts, group["view"], group["side"], list(columns.values()), compiles, group["block_cap_mb"]
+            )
         ]
         scalars = {name for name, kind in rule.kinds.items() if per_matrix(kind)}
         listed: dict[str, list[Any]] = {"param": parts, "step": steps, **columns} if states else {}

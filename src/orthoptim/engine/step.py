@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.base import Base, Direction, Kind, State
+from orthoptim.base import Base, Direction, Kind, State, per_matrix
 from orthoptim.engine.compiling import Compiled
 from orthoptim.engine.fused import FusedStep, UpdateEntries, fuses
+from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import can_look, is_deficient, max_entry
+from orthoptim.stiefel.cost_model import is_gpu
 
 
 class Update(NamedTuple):
@@ -87,7 +89,8 @@ class BlockStep:
     ) -> tuple[Tensor, State]:
         """``compute``, compiled where the options say so."""
         self.rescued = None
-        compute = self._watch_compiled if self.group["compile"] else self.compute
+        # compilers do not fuse complex numbers
+        compute = self._watch_compiled if self.group["compile"] and not x.is_complex() else self.compute
         return compute(x, grad, state, lr, largest)
 
     def _watch_compiled(
@@ -130,7 +133,7 @@ class BlockStep:
             lr: learning rate.
             largest: the largest entry that the parameters can hold, where that is less than X can.
         """
-        t = (state["num_updates"] + 1).to(lr.dtype)
+        t = _step_number(state["num_updates"], lr)
         ascent = -grad if self.group["maximize"] else grad
         if self.gradient is not None:
             ascent = self.gradient(x, ascent, self.group)
@@ -175,6 +178,8 @@ class BlockStep:
         far = update.rescued if looks and update.rescued is not None and bool(update.rescued.any()) else None
         if looks and far is None and largest is None and math.isfinite(_host(probe.sum())):
             return update.x, _count_all(state, update, new_state)
+        if is_gpu(x.device.type) and largest is None and not torch.compiler.is_compiling():
+            return self._keep_finite(x, update, state, new_state, probe)
         finite = probe - probe == 0  # isfinite takes four passes
         if largest is not None:
             finite = finite & (max_entry(update.x) <= largest)
@@ -190,6 +195,48 @@ class BlockStep:
         for name, more in update.counts(finite).items():
             kept[name] = _plus(state[name], more)
         return new_x, kept
+
+    def _keep_finite(
+        self, x: Tensor, update: Update, state: State, new_state: State, probe: Tensor
+    ) -> tuple[Tensor, State]:
+        """The end of :meth:`descend` on a GPU: numbers per matrix are masked and counted by a single kernel."""
+        flags = {"clipped": update.clipped, "rescued": update.rescued}
+        set_flags = {name: flag for name, flag in flags.items() if flag is not None}
+        numbers = [name for name in new_state if per_matrix(self.kinds[name])]
+        names = ["num_updates", *set_flags, *numbers]
+        written = [state[name] for name in names]
+        values = [*set_flags.values(), *(new_state[name] for name in numbers)]
+        finite = torch.empty(probe.shape, dtype=torch.bool, device=probe.device)
+        _masked.into([finite, *written], probe, *written, *values, flags=len(set_flags))
+        kept = dict(zip(names, written, strict=True))
+        entries = {name: value for name, value in new_state.items() if name not in numbers}
+        for name, value in entries.items():
+            needed = any(other is state[name] for other in entries.values())
+            kept[name] = where(finite, value, state[name], out=None if needed else state[name])
+        return where(finite, update.x, x, out=update.x), kept
+
+
+@pointwise
+def _step_number(taken: Tensor, lr: Tensor) -> Tensor:
+    """The number of this step of each matrix, from 1."""
+    return (taken + 1).to(lr.dtype)
+
+
+@pointwise
+def _masked(probe: Tensor, *numbers: Tensor, flags: int) -> tuple[Tensor, ...]:
+    """Whether each matrix takes the step, its counters, and its other numbers.
+
+    Args:
+        probe: finite where it does.
+        *numbers: ``num_updates``, counters, and numbers per matrix as they are; then a flag for each of the counters,
+            and the new values of the numbers.
+        flags: the number of flags.
+    """
+    held, new = numbers[: (len(numbers) + 1) // 2], numbers[(len(numbers) + 1) // 2 :]
+    finite = probe - probe == 0
+    counted = [held[0] + finite, *(held[i + 1] + (new[i] & finite) for i in range(flags))]
+    kept = [torch.where(finite, value, old) for old, value in zip(held[flags + 1 :], new[flags:], strict=True)]
+    return finite, *counted, *kept
 
 
 def _count_all(state: State, update: Update, new_state: State) -> State:

@@ -102,9 +102,9 @@ class POGO(Orthoptimizer):
         return stiefel.unrolled(x, g, lr * size, 1 / size, policy)
 
     @classmethod
-    def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:
+    def form(cls, p: int, n: int, group: Mapping[str, Any], device: str = "cpu") -> str:
         """See :meth:`Orthoptimizer.form`."""
-        return stiefel.choose(p, n, Base.named(group["base"]).normalized)
+        return stiefel.choose(p, n, Base.named(group["base"]).normalized, device)
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:

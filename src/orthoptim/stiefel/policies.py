@@ -46,6 +46,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import polynomial
 from orthoptim.stiefel.geometry import as_real, can_look, square_norm
 
@@ -95,10 +96,20 @@ def rescue(top: Tensor, p: int, policy: Policy, size: Tensor | None, leap: Tenso
         size: ‖C‖_F², where the policy clips.
         leap: (s‖R‖_F)², where the policy clips.
     """
-    far = top > policy.reach - 1
+    return _rescue(top, *(() if size is None or leap is None else (size, leap)), p=p, reach=policy.reach)
+
+
+@pointwise
+def _rescue(top: Tensor, *sizes: Tensor, p: int, reach: float) -> Rescue:
+    """See :func:`rescue`; ``sizes`` are none, or ‖C‖_F² and (s‖R‖_F)², or ‖C‖_F², s and ‖R‖_F²."""
+    far = top > reach - 1
     # λmax(MMᴴ) ≤ tr MMᴴ ≤ p·(1 + top)
     scale = torch.where(far, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
-    flag = far | ((top < -0.5) if size is None or leap is None else (size > leap * leap + _FAR))
+    if sizes:
+        leap = sizes[1] if len(sizes) == 2 else sizes[1] * sizes[1] * sizes[2]
+        flag = far | (sizes[0] > leap * leap + _FAR)
+    else:
+        flag = far | (top < -0.5)
     return Rescue(scale.clamp_min(_LEAST_SCALE), (scale >= _LEAST_SCALE).to(scale.dtype), flag)
 
 
@@ -137,14 +148,25 @@ def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
         p: the number of rows.
         policy: how to land.
     """
+    if policy.clip is None:
+        return Length(_shortened(eta, size, most=_LONGEST * p**0.5), None, size)
+    return Length(*_clipped(eta, size, most=policy.clip), size)
+
+
+@pointwise
+def _shortened(eta: Tensor, size: Tensor, *, most: float) -> Tensor:
+    """The s nearest to η with s²·size ≤ most²."""
     info = torch.finfo(size.dtype)
-    most = _LONGEST * p**0.5 if policy.clip is None else policy.clip
     # squares below may have been flushed to zero: then R is taken to be as large as it could be
-    cap = size.clamp_min(info.tiny / info.eps).rsqrt_()
-    if most != 1:
-        cap.mul_(most)
-    s = torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
-    return Length(s, None if policy.clip is None else s != eta, size)
+    cap = most * size.clamp_min(info.tiny / info.eps).rsqrt()
+    return torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
+
+
+@pointwise
+def _clipped(eta: Tensor, size: Tensor, *, most: float) -> tuple[Tensor, Tensor]:
+    """The same, and where it is not η."""
+    s = _shortened(eta, size, most=most)
+    return s, s != eta
 
 
 class Correction(NamedTuple):
@@ -181,12 +203,28 @@ def land(c: Tensor, policy: Policy, length: Length | None = None) -> Correction:
     top = c.real.diagonal(dim1=-2, dim2=-1).amax(-1)
     if policy.half and size is None and are_between(top, policy):
         return Correction(c, -0.5, None, top)
-    rho, lands, flag = rescue(top, c.shape[-1], policy, size, None if length is None else length.square)
+    sizes = () if size is None or length is None else (size, length.s, length.size)
     if policy.half:
-        return Correction(_affine_(c, *half_factors(rho, lands)), 1, flag, top)
+        factor, shift, flag = _half_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
+        return Correction(_affine_(c, factor, shift), 1, flag, top)
+    factor, shift, rho, less, flag = _scaled_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
+    c = _affine_(c, factor, shift)
+    return Correction(_affine_(policy.correction(c), rho, less), 1, flag, top)
+
+
+@pointwise
+def _half_landing(top: Tensor, *sizes: Tensor, p: int, reach: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The factor of C and the multiple of I that make Q for λ = ½, and which matrices need a rescue."""
+    rho, lands, flag = _rescue(top, *sizes, p=p, reach=reach)
+    return *half_factors(rho, lands), flag
+
+
+@pointwise
+def _scaled_landing(top: Tensor, *sizes: Tensor, p: int, reach: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The factor of C and the multiple of I that make C′; ρ, ρ − 1, and which matrices need a rescue."""
+    rho, lands, flag = _rescue(top, *sizes, p=p, reach=reach)
     square = rho * rho
-    c = _affine_(c, lands * square, lands * (square - 1))
-    return Correction(_affine_(policy.correction(c), rho, rho - 1), 1, flag, top)
+    return lands * square, lands * (square - 1), rho, rho - 1, flag
 
 
 def are_near(size: Tensor) -> bool:
