@@ -1,7 +1,7 @@
 """Construction checks: a parameter that cannot be trained as asked is refused before anything is changed."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from orthoptim.optim.keywords import NORM_IS_FIXED
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
-from orthoptim.validation import check_bool
+from orthoptim.validation import check_bool, check_positive
 from orthoptim.views import View
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
@@ -78,6 +78,7 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
     check_lr(group["lr"])
     check_bool("maximize", group["maximize"])
     check_bool("compile", group["compile"])
+    check_positive("block_cap_mb", group["block_cap_mb"])
     if group.get("weight_decay", 0) != 0:
         raise ValueError(
             f"{label}: {NORM_IS_FIXED}; put the parameters to be decayed into an ordinary group (algorithm='adamw')"
@@ -223,9 +224,15 @@ def _largest(values: Sequence[Tensor]) -> float:
     return float(torch.cat([value.reshape(-1) for value in values]).max())
 
 
-def check_gradients(groups: list[dict[str, Any]]) -> None:
-    """Before a step: refuse sparse gradients of any group while nothing has been changed, not even a state created."""
-    for index, group in enumerate(groups):
+def check_gradients(groups: list[dict[str, Any]], chosen: Iterable[int]) -> None:
+    """Before a step: refuse sparse gradients while nothing has been changed, not even a state created.
+
+    Args:
+        groups: the param groups.
+        chosen: which of them to look at.
+    """
+    for index in chosen:
+        group = groups[index]
         for position, param in enumerate(group["params"]):
             if is_dtensor(param):  # whose gradients are dense; to look at them takes time
                 continue
