@@ -7,7 +7,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src/orthoptim"
 ORDER = [
-    {"literals", "validation", "user_warnings", "atomic", "tensors"},
+    {"literals", "validation", "user_warnings", "atomic", "tensors", "pointwise"},
     {"stiefel"},
     {"precision", "views", "base"},
     {"engine"},

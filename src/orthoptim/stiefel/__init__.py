@@ -6,6 +6,7 @@ from orthoptim.stiefel.cost_model import block_size, choose, multiply_adds
 from orthoptim.stiefel.direction import Direction
 from orthoptim.stiefel.geometry import (
     as_real,
+    can_look,
     defect,
     distance,
     inner,
@@ -44,6 +45,7 @@ __all__ = [
     "Unrolled",
     "as_real",
     "block_size",
+    "can_look",
     "choose",
     "defect",
     "distance",

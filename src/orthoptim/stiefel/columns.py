@@ -46,9 +46,11 @@ def pogo_columns(
     if more:
         c.sub_(more[0] * s)
     size = trace(c) + c.shape[-1]  # ‖M‖_F²
-    q, rescued = land(c, policy, leap)
+    landing = land(c, policy, leap)
+    q = landing.matrix()
     m = r.mul_(-s).add_(x)
-    return Step(torch.baddbmm(m, q, m), clipped, rescued), (square_norm(q) * size.clamp_min(0)).sqrt()
+    step = Step(torch.baddbmm(m, q, m), clipped, landing.rescued)
+    return step, (square_norm(q) * size.clamp_min(0)).sqrt()
 
 
 def tangent_leap(x: Tensor, g: Tensor, b: Tensor, factor: Tensor, metric: str = "euclidean") -> Tensor:

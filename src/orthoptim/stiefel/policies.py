@@ -46,8 +46,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import polynomial
-from orthoptim.stiefel.geometry import as_real, square_norm
+from orthoptim.stiefel.geometry import as_real, can_look, square_norm
 
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""
@@ -95,11 +96,32 @@ def rescue(top: Tensor, p: int, policy: Policy, size: Tensor | None, leap: Tenso
         size: ‖C‖_F², where the policy clips.
         leap: (s‖R‖_F)², where the policy clips.
     """
-    far = top > policy.reach - 1
+    return _rescue(top, *_sizes(size, leap), p=p, reach=policy.reach)
+
+
+def _sizes(size: Tensor | None, leap: Tensor | None) -> tuple[Tensor, ...]:
+    return () if size is None or leap is None else (size, leap)
+
+
+@pointwise
+def _rescue(top: Tensor, *sizes: Tensor, p: int, reach: float) -> Rescue:
     # λmax(MMᴴ) ≤ tr MMᴴ ≤ p·(1 + top)
-    scale = torch.where(far, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
-    flag = far | ((top < -0.5) if size is None or leap is None else (size > leap * leap + _FAR))
+    scale = torch.where(top > reach - 1, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
+    flag = _is_far(top, *sizes, reach=reach)
     return Rescue(scale.clamp_min(_LEAST_SCALE), (scale >= _LEAST_SCALE).to(scale.dtype), flag)
+
+
+def is_far(top: Tensor, policy: Policy, size: Tensor | None, leap: Tensor | None) -> Tensor:
+    """The flag of :func:`rescue`, for the same arguments; never set where C is not a number."""
+    return _is_far(top, *_sizes(size, leap), reach=policy.reach)
+
+
+@pointwise
+def _is_far(top: Tensor, *sizes: Tensor, reach: float) -> Tensor:
+    if not sizes:
+        return (top > reach - 1) | (top < -0.5)
+    size, leap = sizes
+    return (top > reach - 1) | (torch.addcmul(size, leap, leap, value=-1) > _FAR)
 
 
 def half_factors(rho: Tensor, lands: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,20 +131,67 @@ def half_factors(rho: Tensor, lands: Tensor) -> tuple[Tensor, Tensor]:
     return factor, factor + half + (rho - 1)
 
 
-def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Q with X⁺ = M + QM, and which matrices needed a rescue.
+class Correction(NamedTuple):
+    """How to land: X⁺ = M + weight·QM.
+
+    Attributes:
+        q: Q up to its weight, (B, p, p).
+        weight: a number.
+        rescued: which matrices needed a rescue.
+        ordinary: whether it is known that none did.
+        top: the largest entry on the diagonal of C: finite only if M is.
+    """
+
+    q: Tensor
+    weight: float
+    rescued: Tensor
+    ordinary: bool
+    top: Tensor
+
+    def matrix(self) -> Tensor:
+        """Q with its weight."""
+        return self.q if self.weight == 1 else self.q * self.weight
+
+
+def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> Correction:
+    """How to land M, of which C = MMᴴ − I was measured.
+
+    On a CPU, where to look at values waits for nobody, what a rescue takes is computed only if a matrix needs one.
 
     Args:
-        c: C = MMᴴ − I, measured, of shape (B, p, p); its memory is used.
+        c: C, of shape (B, p, p); its memory is used.
         policy: how to land.
         leap: (s‖R‖_F)² for each matrix, where the policy clips.
     """
     size = None if leap is None else square_norm(c)
-    rho, lands, flag = rescue(c.real.diagonal(dim1=-2, dim2=-1).amax(-1), c.shape[-1], policy, size, leap)
+    top = c.real.diagonal(dim1=-2, dim2=-1).amax(-1)
+    if can_look(c):
+        flag = is_far(top, policy, size, leap)
+        if not bool(flag.any()):
+            q, weight = (c, -0.5) if policy.half else (policy.correction(c), 1.0)
+            return Correction(q, weight, flag, True, top)
+    sizes = _sizes(size, leap)
     if policy.half:
-        return _affine_(c, *half_factors(rho, lands)), flag
+        factor, shift, flag = _half_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
+        return Correction(_affine_(c, factor, shift), 1, flag, False, top)
+    factor, shift, rho, less, flag = _scaled_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
+    c = _affine_(c, factor, shift)
+    return Correction(_affine_(policy.correction(c), rho, less), 1, flag, False, top)
+
+
+@pointwise
+def _half_landing(top: Tensor, *sizes: Tensor, p: int, reach: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The factor of C and the multiple of I that make Q for λ = ½, and which matrices need a rescue."""
+    rho, lands, flag = _rescue(top, *sizes, p=p, reach=reach)
+    return *half_factors(rho, lands), flag
+
+
+@pointwise
+def _scaled_landing(top: Tensor, *sizes: Tensor, p: int, reach: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The factor of C and the multiple of I that make C′; ρ, ρ − 1, and which matrices need a rescue."""
+    rho, lands, flag = _rescue(top, *sizes, p=p, reach=reach)
     square = rho * rho
-    return _affine_(policy.correction(_affine_(c, lands * square, lands * (square - 1))), rho, rho - 1), flag
+    return lands * square, lands * (square - 1), rho, rho - 1, flag
 
 
 def _affine_(a: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
@@ -156,14 +225,25 @@ def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
         p: the number of rows.
         policy: how to land.
     """
+    if policy.clip is None:
+        return Length(_shortened(eta, size, most=_LONGEST * p**0.5), None, None)
+    return Length(*_clipped(eta, size, most=policy.clip))
+
+
+@pointwise
+def _shortened(eta: Tensor, size: Tensor, *, most: float) -> Tensor:
+    """The s nearest to η with s²·size ≤ most²."""
     info = torch.finfo(size.dtype)
-    most = _LONGEST * p**0.5 if policy.clip is None else policy.clip
     # squares below may have been flushed to zero: then R is taken to be as large as it could be
     cap = most * size.clamp_min(info.tiny / info.eps).rsqrt()
-    s = torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
-    if policy.clip is None:
-        return Length(s, None, None)
-    return Length(s, s != eta, s * s * size)
+    return torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
+
+
+@pointwise
+def _clipped(eta: Tensor, size: Tensor, *, most: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, where it is not η, and s²·size."""
+    s = _shortened(eta, size, most=most)
+    return s, s != eta, s * s * size
 
 
 def newton_schulz(c: Tensor, steps: int) -> Tensor:

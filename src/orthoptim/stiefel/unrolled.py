@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.policies import Policy, clip, half_factors, land, rescue
+from orthoptim.stiefel.geometry import can_look
+from orthoptim.stiefel.policies import Policy, clip, half_factors, is_far, land, rescue
 
 Table = list[list[Tensor]]
 Upper = dict[tuple[int, int], Tensor]
@@ -20,11 +21,13 @@ Slots = tuple[Tensor | None, ...]
 
 
 class Unrolled(NamedTuple):
-    """The new table; which matrices had their leap clipped (``None``: the policy never clips), which were rescued."""
+    """What one step makes of each matrix: see :class:`orthoptim.stiefel.Step`."""
 
     table: Table
     clipped: Tensor | None
     rescued: Tensor
+    ordinary: bool = False
+    probe: Tensor | None = None
 
 
 def unrolled(
@@ -53,12 +56,14 @@ def unrolled(
         (i, j): _sum(_rows(m, i, j), minus if i == j else None, out=slot)
         for (i, j), slot in zip(pairs, square[: len(pairs)], strict=True)
     }
-    q, rescued = _land(c, p, policy, leap)
+    q, weight, rescued, ordinary, top = _land(c, p, policy, leap)
     table = [
-        [_sum([(_at(q, i, k), m[k][j]) for k in range(p)], m[i][j], results[i * n + j]) for j in range(n)]
+        [_sum([(_at(q, i, k), m[k][j]) for k in range(p)], m[i][j], results[i * n + j], weight) for j in range(n)]
         for i in range(p)
     ]
-    return Unrolled(table, clipped, rescued)
+    # of a real 1×1 matrix the step is nothing, whatever G is
+    probe = top if n > 1 or m[0][0].is_complex() else None
+    return Unrolled(table, clipped, rescued, ordinary, probe)
 
 
 def _slots(new: Tensor | None, p: int, n: int) -> tuple[Slots, Slots, Slots]:
@@ -98,26 +103,34 @@ def _relative_gradient(x: Table, g: Table, half: Tensor | float, wide: Slots, sq
     return r
 
 
-def _land(c: Upper, p: int, policy: Policy, leap: Tensor | None) -> tuple[Upper, Tensor]:
-    """Q(C), in the memory of C, and which matrices were rescued: see :func:`orthoptim.stiefel.policies.land`."""
+def _land(c: Upper, p: int, policy: Policy, leap: Tensor | None) -> tuple[Upper, float, Tensor, bool, Tensor | None]:
+    """A :class:`orthoptim.stiefel.policies.Correction` with Q as a table, in the memory of C."""
     if not policy.half:
         entries = [_at(c, i, j).flatten() for i in range(p) for j in range(p)]
         lone = None if leap is None else leap.flatten()
-        whole, flag = land(torch.stack(entries, 1).reshape(-1, p, p), policy, lone)
+        landing = land(torch.stack(entries, 1).reshape(-1, p, p), policy, lone)
         shape = c[0, 0].shape
-        return {(i, j): whole[:, i, j].reshape(shape) for i, j in c}, flag.reshape(shape)
+        q = {(i, j): landing.q[:, i, j].reshape(shape) for i, j in c}
+        probe = None if policy.clip is None else landing.top
+        return q, landing.weight, landing.rescued.reshape(shape), landing.ordinary, probe
     diagonal = [c[i, i].real for i in range(p)]
     size = None
     if leap is not None:
         size = _sum_of_squares(diagonal)
         if others := [entry for (i, j), entry in c.items() if i < j]:
             size.add_(_sum_of_squares(others), alpha=2)
-    rho, lands, flag = rescue(reduce(torch.maximum, diagonal), p, policy, size, leap)
+    top = reduce(torch.maximum, diagonal)
+    if can_look(top):
+        flag = is_far(top, policy, size, leap)
+        if not bool(flag.any()):
+            return c, -0.5, flag, True, top
+    rho, lands, flag = rescue(top, p, policy, size, leap)
     factor, shift = half_factors(rho, lands)
-    return {
+    q = {
         (i, j): torch.addcmul(shift, entry, factor, out=entry) if i == j else entry.mul_(factor)
         for (i, j), entry in c.items()
-    }, flag
+    }
+    return q, 1.0, flag, False, top
 
 
 def _sum_of_squares(entries: list[Tensor]) -> Tensor:
@@ -135,12 +148,14 @@ def _at(a: Upper, i: int, j: int) -> Tensor:
     return a[i, j] if i <= j else _conj(a[j, i])
 
 
-def _sum(pairs: list[tuple[Tensor, Tensor]], start: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """The sum start + Σ uv."""
+def _sum(
+    pairs: list[tuple[Tensor, Tensor]], start: Tensor | None = None, out: Tensor | None = None, weight: float = 1
+) -> Tensor:
+    """The sum start + Σ weight·uv; without a start, of weight one."""
     (u, v), *others = pairs
-    total = torch.mul(u, v, out=out) if start is None else torch.addcmul(start, u, v, out=out)
+    total = torch.mul(u, v, out=out) if start is None else torch.addcmul(start, u, v, value=weight, out=out)
     for u, v in others:
-        total.addcmul_(u, v)
+        total.addcmul_(u, v, value=weight)
     return total
 
 
