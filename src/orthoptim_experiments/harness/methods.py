@@ -148,7 +148,7 @@ METHODS: dict[str, Method] = {
             "StiefelMuon", "spectral steps: every direction turns by the same angle", oo.StiefelMuon, "#661100", "dot"
         ),
         Method("POGO-SGD", "POGO with momentum", oo.POGO, "#117733", "dash", fixed={"base": "SGD"}),
-        Method("StiefelMuon", "matrix sign of the tangent momentum, landed", oo.StiefelMuon, "#AA4499"),
+        Method("POGO-VAdam", "POGO with VAdam", oo.POGO, "#D55E00", "dashdot", fixed={"base": "VAdam"}),
         Method(
             "RGD-cayley",
             "Riemannian gradient descent by Cayley's transform",

@@ -68,10 +68,10 @@ start). SGDG is the optimizer that such pipelines use, with the defects of the p
     dtypes = ("float32",)
     default_methods = (*FIXED, *LEARNED)
     claims = (
-        Claim("A random rotation is better than none", judges.random_helps, "orthoptim"),
-        Claim("Learned rotations are better than those they start from", judges.learning_helps, "orthoptim"),
-        Claim("POGO finds rotations as good as SGDG's, or better", judges.pogo_against_sgdg, "orthoptim"),
-        Claim("Of the learners only SGDG leaves the manifold beyond rounding", judges.feasible, "orthoptim"),
+        Claim("A random rotation is better than none", judges.random_helps),
+        Claim("Learned rotations are better than those they start from", judges.learning_helps),
+        Claim("POGO finds rotations as good as SGDG's, or better", judges.pogo_against_sgdg),
+        Claim("Of the learners only SGDG leaves the manifold beyond rounding", judges.feasible),
     )
     panels = (
         Panel("method", "perplexity", label="perplexity in 4 bits"),
