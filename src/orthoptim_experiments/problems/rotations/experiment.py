@@ -7,6 +7,7 @@ from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import Options
 from orthoptim_experiments.harness.panels import Panel
 from orthoptim_experiments.problems.rotations import claims as judges
+from orthoptim_experiments.problems.rotations import contenders  # noqa: F401  (registers its methods)
 from orthoptim_experiments.problems.rotations.training import FIXED, RotationTraining, model_of
 
 LEARNED = ("SGDG", "RGD-cayley", "POGO", "POGO-SGD", "StiefelMuon")

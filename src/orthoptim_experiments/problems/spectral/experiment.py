@@ -15,6 +15,7 @@ from orthoptim_experiments.problems.matrix import MatrixProblem
 from orthoptim_experiments.problems.pca.problem import PCAProblem
 from orthoptim_experiments.problems.procrustes.problem import ProcrustesProblem
 from orthoptim_experiments.problems.rotations.claims import last, paired
+from orthoptim_experiments.problems.spectral import contenders  # noqa: F401  (registers its methods)
 
 
 class Decaying(Problem):
