@@ -26,7 +26,7 @@ _INHERIT = "none"
 
 
 @contextmanager
-def full_precision(*devices: torch.device) -> Iterator[None]:
+def full_precision(*devices: torch.device, products: bool = True) -> Iterator[None]:
     """A context in which products on these devices are those of IEEE arithmetic.
 
     The switches belong to the process: what other threads compute meanwhile is exact, too. A graph that
@@ -34,6 +34,7 @@ def full_precision(*devices: torch.device) -> Iterator[None]:
 
     Args:
         *devices: those whose autocast is switched off.
+        products: whether products are to be exact; else autocast alone is off.
 
     Example:
         >>> torch.set_float32_matmul_precision("high")
@@ -48,7 +49,7 @@ def full_precision(*devices: torch.device) -> Iterator[None]:
         for kind in {"cpu" if device.type == "meta" else device.type for device in devices}:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
-        if not torch.compiler.is_compiling():
+        if products and not torch.compiler.is_compiling():
             stack.enter_context(_ieee_products())
         yield
 

@@ -104,7 +104,7 @@ class LocalStep:
         plan = self.plan(rule, params, states, local_views)
         if plan.division is not None:
             grads = plan.division.entries(grads)
-        with full_precision(*plan.devices):
+        with full_precision(*plan.devices, products=rule.group.get("matmul_precision") != "mixed"):
             for bucket, all_tensors in zip(plan.buckets, plan.tensors, strict=True):
                 step, lr = self._block_step(rule, bucket.form), plan.lr(rule.group["lr"], bucket)
                 for block, tensors in zip(bucket.blocks, all_tensors, strict=True):
