@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from orthoptim import stiefel
 from orthoptim.distributed import matrices as sharded
-from orthoptim.distributed.layout import cutting_dims
+from orthoptim.distributed.layout import check_backend, cutting_dims
 from orthoptim.engine.naming import named, parameter_name
 from orthoptim.functional import rounding
 from orthoptim.optim.keywords import NORM_IS_FIXED
@@ -85,6 +85,9 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
         )
     for name, param in named(group, label):
         try:
+            _refuse_flattened(param)
+            if is_dtensor(param):
+                check_backend(param, View.of(group["view"]))
             if param.layout is not torch.strided:
                 raise ValueError(f"has layout {param.layout}: only dense parameters can be orthogonal")
             check_dtype(param.dtype)
@@ -97,6 +100,28 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
                 raise ValueError("is expanded, so that several entries share one place in memory: clone() it first")
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
+
+
+def _refuse_flattened(param: Tensor) -> None:
+    """Refuse parameters whose matrices other tools have cut into one-dimensional pieces."""
+    tool = ""
+    if getattr(param, "_is_flat_param", False) or (getattr(param, "_fsdp_flattened", False) and param.ndim == 1):
+        tool = "FSDP1 (FullyShardedDataParallel)"
+    elif hasattr(param, "ds_id"):
+        tool = "DeepSpeed ZeRO"
+    elif param.ndim == 1 and (hasattr(param, "main_grad") or hasattr(param, "main_param")):
+        tool = "Megatron's distributed optimizer"
+    if tool:
+        raise ValueError(
+            f"is flattened by {tool}, and no rank knows its matrices: shard the model by "
+            "torch.distributed.fsdp.fully_shard (FSDP2), whose parameters keep their shapes"
+        )
+    if param.ndim < 2:
+        raise ValueError(
+            f"has {param.ndim} dims, and a matrix has two: leave it to an ordinary group (algorithm='adamw'); or, if "
+            "FSDP1, DeepSpeed ZeRO or Megatron has flattened it, shard the model by "
+            "torch.distributed.fsdp.fully_shard, whose parameters keep their shapes"
+        )
 
 
 @torch.no_grad()

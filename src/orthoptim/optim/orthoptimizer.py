@@ -241,7 +241,7 @@ class Orthoptimizer(Optimizer):
             if any(is_dtensor(param) for group in self.param_groups for param in group["params"]):
                 self.create_state()  # sharded checkpoints are read into the state there is
         except Exception:
-            del self.param_groups[first:]
+            del getattr(self, "param_groups", [])[first:]  # torch may have refused to make any
             raise
 
     def __setstate__(self, state: dict[str, Any]) -> None:

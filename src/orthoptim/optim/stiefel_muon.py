@@ -41,8 +41,8 @@ class StiefelMuon(Orthoptimizer):
         \end{aligned}
 
     η is an angle in radians, whatever the shape and the size of the gradient. For square X, R is the tangent direction
-    of steepest descent in the spectral norm, ‖R‖₂ = 1; for p < n it is close to it (docs/stiefel_muon.md says how
-    close), and ‖R‖₂² ≤ 4/3. From an orthonormal start the distance ‖XXᴴ−I‖₂ is at most ¾(η‖R‖₂)⁴, and with
+    of steepest descent in the spectral norm, ‖R‖₂ = 1; for p < n it is close to it (docs/methods/stiefelmuon.md
+    says how close), and ‖R‖₂² ≤ 4/3. From an orthonormal start the distance ‖XXᴴ−I‖₂ is at most ¾(η‖R‖₂)⁴, and with
     ``landing="safe"`` it never exceeds ½ whatever the learning rate: steps beyond one radian (0.86 for p < n) are
     clipped.
 

@@ -93,7 +93,7 @@ class Method:
         """
         for name, value in (self.fixed or {}).items():
             if options.get(name, value) != value:
-                raise ValueError(f"{self.name} is the one whose {name} is {value!r}; choose another method")
+                raise ValueError(f"{parse(self.name)[0]} is the one whose {name} is {value!r}; choose another method")
         options = {**options, **(self.fixed or {})}
         own = inspect.signature(self.make).parameters
         if "base" in options:
@@ -101,7 +101,7 @@ class Method:
         unknown = options.keys() - own.keys()
         if unknown:
             known = ", ".join(name for name in own if name != "params")
-            raise ValueError(f"{self.name} has no option {sorted(unknown)[0]!r}; there are {known}")
+            raise ValueError(f"{parse(self.name)[0]} has no option {sorted(unknown)[0]!r}; there are {known}")
         return self.make(params, **options)
 
 

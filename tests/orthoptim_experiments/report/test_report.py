@@ -200,7 +200,7 @@ def test_the_experiment_says_what_to_show(here):
     assert "\n" not in section.about
     assert [claim for claim, _ in section.findings] == list(EXPERIMENTS["pca"].claims)
     shades = {panel.y: panel.shade for panel in section.panels}
-    assert shades == {"gap": None, "distance": pytest.approx(10 * 2**-24 * 375)}
+    assert shades == {"gap": None, "projected_gap": None, "distance": pytest.approx(10 * 2**-24 * 375)}
 
 
 def test_an_unknown_experiment_is_shown_with_all_its_columns(here):
@@ -218,7 +218,7 @@ def test_an_unknown_experiment_is_shown_with_all_its_columns(here):
 
 def test_claims_are_judged_on_the_run_and_data_that_do_not_suffice_are_no_crash(here):
     run = load(write_run(here / "run.jsonl", **SMALL))
-    assert judge(Claim("yes", lambda run: Verdict("holds", run.id)), run) == ("holds", "0123456789")
+    assert judge(Claim("yes", lambda run: Verdict("holds", run.id)), run) == ("holds", "0123456789 (2 seeds only)")
     for doomed in (lambda run: max([]), lambda run: [][0], lambda run: {}["a"], lambda run: 1 / 0):
         assert judge(Claim("no", doomed), run).verdict == "not measured"
 

@@ -36,9 +36,9 @@ _LAPTOP = {
     "train_batch": 16,
     "steps": 100,
     "batch": 4,
-    "stride": 25,
+    "stride": 50,
     "bits": 4,
-    "test_windows": 128,
+    "test_windows": 64,
 }
 
 

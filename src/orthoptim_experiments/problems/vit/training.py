@@ -29,7 +29,7 @@ class VitTraining(Training):
         train, test = data.train.first(config["train_images"]), data.test.first(config["test_images"])
         loader = BatchLoader(train.to(device), config["batch_size"], HALF, HALF, seed=seed)
         model = make_model(config, seed).to(device)
-        studied = {param for group in oo.param_groups(model, ATTENTION, rest=None) for _, param in group["params"]}
+        studied = {param for group in oo.param_groups(model, ATTENTION, rest=None) for param in group["params"]}
         others = torch.optim.Adam([param for param in model.parameters() if param not in studied], lr=OTHERS_LR)
         super().__init__(config, model, ATTENTION, constrained, others, loader, test.to(device), seed)
 
