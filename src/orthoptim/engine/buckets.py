@@ -6,7 +6,7 @@ memory, so that whatever is done to them runs along it; as each of their hundred
 parameters of any shape are put together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ class Bucket(NamedTuple):
         group: index of the param group.
         names: those of the members.
         form: the form of the step.
+        kernel: what steps all of it at once, in the place of the blocks.
     """
 
     p: int
@@ -49,6 +50,7 @@ class Bucket(NamedTuple):
     group: int = 0
     names: tuple[str, ...] = ()
     form: str = ""
+    kernel: Callable[..., None] | None = None
 
     @property
     def strategy(self) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orthoptim.engine import kernels
 from orthoptim.engine.blocks import together
-from orthoptim.engine.buckets import make_buckets
+from orthoptim.engine.buckets import Bucket, make_buckets
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.parts import Division
 from orthoptim.engine.rule import UpdateRule
@@ -60,6 +61,9 @@ class LocalStep:
             states = {name: plan.division.state(name, tensors, rule.kinds) for name, tensors in states.items()}
         with full_precision(*plan.devices):
             for bucket in plan.buckets:
+                if bucket.kernel is not None:
+                    bucket.kernel(rule, params, grads, states, steps)
+                    continue
                 lr = torch.as_tensor(rule.group["lr"], dtype=bucket.real_dtype, device=bucket.device).reshape(())
                 step.form = bucket.form
                 for block in bucket.blocks:
@@ -175,7 +179,8 @@ class LocalPlan:
         division = Division(params, views, group["side"])
         names = division.owners(names)
         columns = [division.state(name, tensors, rule.kinds) for name, tensors in states.items()]
-        buckets = make_buckets(division.entries(params), group["view"], group["side"], columns, compiles)
+        parts = division.entries(params)
+        buckets = make_buckets(parts, group["view"], group["side"], columns, compiles)
         self.division = division if views else None
         self.buckets = [
             bucket._replace(
@@ -185,6 +190,8 @@ class LocalPlan:
             )
             for bucket in buckets
         ]
+        by_name = dict(zip(states, columns, strict=True))
+        self.buckets = [_with_kernel(rule, bucket, parts, by_name) for bucket in self.buckets]
         self.devices = {bucket.device for bucket in buckets}
         self.params = params
         self._options = rule.options
@@ -204,6 +211,15 @@ class LocalPlan:
     def is_part_of(self, params: list[Tensor]) -> bool:
         """Whether its parameters are among these."""
         return {id(param) for param in self.params} <= {id(param) for param in params}
+
+
+def _with_kernel(rule: UpdateRule, bucket: Bucket, params: list[Tensor], states: Mapping[str, list[Tensor]]) -> Bucket:
+    """The bucket in one block, if a kernel covers it; else the bucket itself."""
+    kernel = kernels.covers(rule, bucket, params, states)
+    if kernel is None:
+        return bucket
+    block = bucket.blocks[0]._replace(members=bucket.members, matrices=sum(bucket.counts), part=None, mixed=True)
+    return bucket._replace(form="triton", blocks=[block], kernel=kernel)
 
 
 def _kind(param: Tensor) -> Hashable:

@@ -53,6 +53,7 @@ class Orthoptimizer(Optimizer):
     algorithm: ClassVar[str]
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
+    has_kernels: ClassVar[bool] = False  # whether engine.kernels computes what update does; not inherited
     _names: ClassVar[frozenset[str]]
     _base_keys: ClassVar[dict[str, dict[str, str]]]  # where a group keeps each hyperparameter of its base
     _plan_options: ClassVar[tuple[str, ...]]  # those of a group that its plan depends on

@@ -55,7 +55,7 @@ _FAR = 0.36
 _LEAST_SCALE = 1e-2
 """How much a rescue scales down in one step: ρM is computed as M + (ρ − 1)M, which loses u/ρ."""
 
-_LONGEST = 10.0
+LONGEST = 10.0
 """‖sR‖_F/√p beyond which a leap is cut off by any policy: from a matrix that is far away, leaps are far too long.
 
 The form ``tiny`` cuts off only where the policy clips: it saves the passes over memory.
@@ -157,7 +157,7 @@ def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
         policy: how to land.
     """
     info = torch.finfo(size.dtype)
-    most = _LONGEST * p**0.5 if policy.clip is None else policy.clip
+    most = LONGEST * p**0.5 if policy.clip is None else policy.clip
     # squares below may have been flushed to zero: then R is taken to be as large as it could be
     cap = most * size.clamp_min(info.tiny / info.eps).rsqrt()
     s = torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
