@@ -9,16 +9,30 @@ SEED ?= 0
 # The library and its tests: what coverage is measured of.
 LIBRARY := tests src/orthoptim --ignore=tests/orthoptim_experiments
 
-.PHONY: demo test test-floor kills coverage mutants soak fuzz bench lint install clean
+.PHONY: demo test test-integrations docs dist test-floor kills coverage mutants soak fuzz bench lint install clean
 
-# Two experiments of the paper, small: figures and a page to look at. What is in results/ already is not run again.
+# Two minutes: PCA with every method, a small squared unitary circuit, and the page on both, in results/demo.
 demo: install
-	$(BIN)/orthoptim run pca --methods POGO,Landing,RGD
-	$(BIN)/orthoptim run procrustes --methods POGO,Landing,RGD
-	$(BIN)/orthoptim report
+	$(BIN)/orthoptim demo --open
 
 test: install lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=20 -rs
+
+# The examples and the integrations, with the packages of other people that they are for.
+test-integrations: .venv/integrations
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -rs -m 'integrations or not soak' tests/integrations
+
+# The site, into docs/_build/html; needs no network, and a warning is an error. Then every code block of its pages runs.
+docs: .venv/docs
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	$(BIN)/pytest -q -m docs tests/docs
+
+# The wheel and the source distribution, into dist/, checked.
+dist: .venv/release
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m tests.release dist
 
 # What depends most on torch's version, with the oldest one that pyproject.toml allows: constraints-floor.txt.
 test-floor: .venv-floor/installed
@@ -68,6 +82,11 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
+# One of the extras that `make test` does not need.
+.venv/integrations .venv/docs .venv/release: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(@F)]'
+	touch $@
+
 .venv-floor/installed: pyproject.toml constraints.txt constraints-floor.txt
 	$(PYTHON) -m venv .venv-floor
 	grep -v '^torch==' constraints.txt > .venv-floor/constraints.txt
@@ -77,4 +96,4 @@ install: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-floor .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* dist build
+	rm -rf .venv .venv-floor .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* dist build docs/_build docs/_figures docs/examples

@@ -1,5 +1,7 @@
 """Settings for all tests."""
 
+import functools
+
 import hypothesis
 import pytest
 import torch
@@ -15,3 +17,9 @@ hypothesis.settings.load_profile("orthoptim")
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def eager_backend(monkeypatch):
+    """torch.compile traces its graphs and runs them as they are: no C++ is written and compiled."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))

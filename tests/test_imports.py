@@ -10,7 +10,7 @@ ORDER = [
     {"precision", "views", "base"},
     {"engine"},
     {"distributed"},
-    {"checkpoint", "convolutions", "groups", "functional"},
+    {"checkpoint", "convolutions", "groups", "functional", "averaging"},
     {"optim"},
     {"integrations"},
 ]

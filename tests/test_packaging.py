@@ -23,7 +23,7 @@ def test_the_declared_floor_is_the_oldest_version_that_is_tested():
     assert re.search(r"torch ≥ ([\d.]+\d)", readme)[1] == floors["torch"].removesuffix(".0")
 
 
-@pytest.mark.parametrize("extra", ["test", "experiments", "peers"])
+@pytest.mark.parametrize("extra", ["test", "experiments", "peers", "integrations", "docs", "release"])
 def test_everything_that_is_installed_is_pinned(extra):
     extras = PROJECT["project"]["optional-dependencies"][extra]
     names = {name.split(";")[0] for name in extras} - {"orthoptim[experiments]"}

@@ -37,6 +37,7 @@ opt = oo.POGO(oo.param_groups(model, patterns, lr=0.5, base=oo.VAdam(), rest=Non
 opt.step()
 assert_type(opt.step(lambda: 0.0), float)
 oo.RGD(model.parameters(), 0.1, metric="canonical", retraction="polar")
+oo.StiefelMuon(model.parameters(), 0.02, momentum=0.9, ns_steps=5, ns_dtype="full")
 oo.RSDM(model.named_parameters(), 0.1, r=2, sampling="permutation")
 oo.wrap(torch.optim.NAdam(model.parameters()), patterns, model=model, landing="strict")
 per_head = {"0.weight": oo.View("matrix", heads=3), "1.weight": oo.View("matrix", heads=3)}

@@ -1,14 +1,28 @@
 """orthoptim: optimize orthogonal and unitary matrices at scale."""
 
+from orthoptim.averaging import ema_multi_avg_fn
 from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
 from orthoptim.checkpoint import save
-from orthoptim.distributed.placement import long_dim_placement
+from orthoptim.distributed.layout import long_dim_placement
 from orthoptim.functional import distance, is_orthogonal, orthogonalize_, project_
-from orthoptim.groups import param_groups
-from orthoptim.optim import POGO, RGD, RSDM, SLPG, Drift, Landing, LandingPC, Orthoptimizer, Plan, Update, wrap
+from orthoptim.groups import adopt_, param_groups
+from orthoptim.optim import (
+    POGO,
+    RGD,
+    RSDM,
+    SLPG,
+    Drift,
+    Landing,
+    LandingPC,
+    Orthoptimizer,
+    Plan,
+    StiefelMuon,
+    Update,
+    wrap,
+)
 from orthoptim.views import View
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BB",
@@ -25,10 +39,13 @@ __all__ = [
     "Muon",
     "Orthoptimizer",
     "Plan",
+    "StiefelMuon",
     "Update",
     "VAdam",
     "View",
+    "adopt_",
     "distance",
+    "ema_multi_avg_fn",
     "is_orthogonal",
     "long_dim_placement",
     "orthogonalize_",

@@ -3,13 +3,15 @@
 All take plain tensors and DTensors. For a DTensor they are collective: every rank of its mesh must call them.
 """
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from orthoptim import stiefel
-from orthoptim.distributed import dtensor_ops
+from orthoptim.distributed import matrices as sharded
+from orthoptim.distributed.matrices import Matrices
 from orthoptim.groups import Patterns, check_views, match
 from orthoptim.literals import INITS, Init
 from orthoptim.precision import full_precision
@@ -39,8 +41,8 @@ def distance(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto") 
     seen = View.of(view)
     with full_precision(tensor.device):
         if is_dtensor(tensor):
-            distances: Tensor = dtensor_ops.distance(tensor, seen, side)
-            return distances
+            ((distances,),) = sharded.apply([Matrices(tensor, seen, side)], lambda x: [stiefel.distance(x)])
+            return sharded.on_all_ranks(distances, tensor, seen)
         return seen.join_values([stiefel.distance(x) for x in _matrices(tensor, seen, side)])
 
 
@@ -89,7 +91,7 @@ def project_(tensor: TensorT, *, view: ViewLike = "matrix", side: Side = "auto")
             raise ValueError("is not finite")
     except ValueError as error:
         raise ValueError(f"cannot project a tensor that {error}") from None
-    deficient = project_counting_(tensor, View.of(view), side)
+    (deficient,) = project_counting_([(tensor, View.of(view), side)])
     if deficient:
         warn_user(f"the tensor {RANK_DEFICIENT.format(deficient)}")
     return tensor
@@ -102,36 +104,39 @@ RANK_DEFICIENT = (
 
 
 @torch.no_grad()
-def project_counting_(tensor: Tensor, view: View, side: str) -> int:
-    """:func:`project_` without its checks; returns how many matrices do not have full rank, up to rounding."""
-    with full_precision(tensor.device):
-        if is_dtensor(tensor):
-            matrices: list[Tensor] = dtensor_ops.whole_matrices(tensor, view, side)
-        else:
-            matrices = _matrices(tensor, view, side)
-        nearest = [stiefel.nearest(y) for y in matrices]
-        deficient = sum(_count_deficient(y, x) for y, x in zip(matrices, nearest, strict=True))
-        if is_dtensor(tensor):
-            dtensor_ops.write_matrices_(tensor, nearest, view, side)
-        else:
-            tensor.copy_(view.from_matrices(nearest, tensor.shape, side))
-    return deficient
+def project_counting_(given: Sequence[tuple[Tensor, View, str]]) -> list[int]:
+    """:func:`project_` of many tensors without its checks: how many matrices of each do not have full rank."""
+    counts: dict[int, int] = {}
+    dtensors = [Matrices(tensor, view, side) for tensor, view, side in given if is_dtensor(tensor)]
+    with full_precision(*{tensor.device for tensor, _, _ in given}):
+        if dtensors:
+            flags = sharded.apply(dtensors, _project, writes=True)
+            rows = torch.stack([each.sum().double().to(flags[0][0].device) for (each,) in flags])[:, None]
+            for each, count in zip(dtensors, sharded.sum_over_ranks(dtensors, rows).tolist(), strict=True):
+                counts[id(each.param)] = int(count[0])
+        for tensor, view, side in given:
+            if not is_dtensor(tensor):
+                results = [_project(x) for x in _matrices(tensor, view, side)]
+                tensor.copy_(view.from_matrices([nearest for _, nearest in results], tensor.shape, side))
+                counts[id(tensor)] = int(sum(int(flag.sum()) for flag, _ in results))
+    return [counts[id(tensor)] for tensor, _, _ in given]
 
 
-def _count_deficient(y: Tensor, nearest: Tensor) -> int:
-    """How many of the matrices Y do not have full rank, up to rounding."""
+def _project(y: Tensor) -> list[Tensor]:
+    """1 for each of the matrices Y that do not have full rank, up to rounding, else 0; and the nearest to each."""
+    nearest = stiefel.nearest(y)
     # the polar factor H of Y = HX has the singular values of Y as its eigenvalues, and is only p×p
     size = stiefel.max_entry(y).clamp_min(torch.finfo(real_dtype(y.dtype)).tiny)
     values = torch.linalg.eigvalsh(stiefel.sym((y / size[..., None, None]) @ nearest.mH))
     limit = 10 * torch.finfo(values.dtype).eps * values[..., -1].abs()
-    return int((values[..., 0] <= limit).sum())
+    return [(values[..., 0] <= limit).to(values.dtype), nearest]
 
 
 @torch.no_grad()
 def is_finite(tensor: Tensor) -> bool:
     """Whether all entries are finite, on all ranks that share the tensor."""
     if is_dtensor(tensor):
-        return bool(dtensor_ops.is_finite(tensor))
+        return sharded.is_finite(tensor)
     return bool(torch.isfinite(tensor).all())
 
 
@@ -143,6 +148,7 @@ def orthogonalize_(
     view: ViewLike = "matrix",
     side: Side = "auto",
     init: Init = "project",
+    det: int | None = None,
     generator: torch.Generator | None = None,
 ) -> TensorOrModule:
     """Make matrices orthonormal, in place: those of a tensor, or of the parameters of a module that patterns name.
@@ -155,6 +161,10 @@ def orthogonalize_(
         init: ``"project"``, the nearest orthonormal matrix, or ``"random"``, a uniformly random one. Prefer random
             where matrices may not have full rank (Dirac-initialised kernels, a LoRA factor of zeros): their nearest
             point is arbitrary, and projecting them warns.
+            ``"hadamard"`` and ``"random-hadamard"`` write the first p rows of a Hadamard matrix of order n, with
+            entries ±1/√n, and of one whose columns have random signs.
+        det: ``+1`` or ``-1``: the determinant of square real matrices, by the sign of their first row. The optimizers
+            keep it, as their steps are continuous.
         generator: for random ones.
 
     Example:
@@ -163,59 +173,104 @@ def orthogonalize_(
         True
     """
     check_choice("init", init, INITS)
+    if det not in (None, 1, -1):
+        raise ValueError(f"Invalid det: {det!r}; it is +1 or -1")
     if isinstance(target, nn.Module):
         if patterns is None:
             raise TypeError("orthogonalize_ of a module needs patterns, such as {'attn.*weight': 'matrix'}")
-        _orthogonalize_module_(target, patterns, view, side, init, generator)
+        _orthogonalize_module_(target, patterns, view, side, init, det, generator)
         return target
     if not isinstance(target, Tensor):
         raise TypeError(f"orthogonalize_ takes a tensor or a module, but got {type(target).__name__}")
     if patterns is not None:
         raise TypeError("orthogonalize_ of a tensor takes view=..., not patterns")
-    if init == "project":
-        project_(target, view=view, side=side)
-        return target
     try:
         check_values(target)
-        View.of(view).parts(target.shape, side)
+        _check_init(target, View.of(view), side, init, det)
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
-    _randomize_(target, View.of(view), side, generator)
+    if init == "project":
+        project_(target, view=view, side=side)
+    else:
+        _write_(target, View.of(view), side, init, generator)
+    if det is not None:
+        _set_determinant_(target, View.of(view), side, det)
     return target
 
 
 def _orthogonalize_module_(
-    module: nn.Module, patterns: Patterns, view: ViewLike, side: Side, init: Init, generator: torch.Generator | None
+    module: nn.Module,
+    patterns: Patterns,
+    view: ViewLike,
+    side: Side,
+    init: Init,
+    det: int | None,
+    generator: torch.Generator | None,
 ) -> None:
     """All parameters are checked before one is changed."""
     matched = match(module, patterns)
     check_views(module, matched, view, side)
     work = [(name, param, options) for options, named in matched for name, param in named]
-    for name, param, _ in work:
+    for name, param, options in work:
         try:
             check_values(param)
+            _check_init(param, View.of(options.get("view", view)), options.get("side", side), init, det)
         except ValueError as error:
             raise ValueError(f"parameter {name!r} {error}") from None
         if init == "project" and not is_finite(param):
             raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
-    for name, param, options in work:
-        own_view, own_side = View.of(options.get("view", view)), options.get("side", side)
-        if init == "random":
-            _randomize_(param, own_view, own_side, generator)
-            continue
-        deficient = project_counting_(param, own_view, own_side)
-        if deficient:
-            warn_user(f"parameter {name!r} {RANK_DEFICIENT.format(deficient)}")
+    given = [(param, View.of(options.get("view", view)), options.get("side", side)) for _, param, options in work]
+    if init == "project":
+        for (name, _, _), deficient in zip(work, project_counting_(given), strict=True):
+            if deficient:
+                warn_user(f"parameter {name!r} {RANK_DEFICIENT.format(deficient)}")
+    else:
+        for param, own_view, own_side in given:
+            _write_(param, own_view, own_side, init, generator)
+    if det is not None:
+        for param, own_view, own_side in given:
+            _set_determinant_(param, own_view, own_side, det)
 
 
-def _randomize_(tensor: Tensor, view: View, side: str, generator: torch.Generator | None) -> None:
+def _check_init(tensor: Tensor, view: View, side: str, init: Init, det: int | None) -> None:
+    """Whether its matrices can be written so."""
+    parts = view.parts(tensor.shape, side)
+    if "hadamard" in init:
+        for part in parts:
+            stiefel.hadamard(part.n)
+    if is_dtensor(tensor) and ("hadamard" in init or det is not None):
+        raise ValueError("is a DTensor: call orthogonalize_ with a Hadamard matrix or a determinant before it is cut")
+    if det is not None and (tensor.is_complex() or any(part.p != part.n for part in parts)):
+        raise ValueError(f"has no determinant of {det:+d} to choose: its matrices must be real and square")
+
+
+def _set_determinant_(tensor: Tensor, view: View, side: str, det: int) -> None:
+    matrices = _matrices(tensor, view, side)
+    for x in matrices:
+        x[..., 0, :] *= (det * torch.linalg.det(x).sign())[..., None]
+    tensor.copy_(view.from_matrices(matrices, tensor.shape, side))
+
+
+def _write_(tensor: Tensor, view: View, side: str, init: Init, generator: torch.Generator | None) -> None:
+    """Fresh matrices."""
     with full_precision(tensor.device):
         if is_dtensor(tensor):
-            dtensor_ops.randomize_(tensor, view, side, generator)
+            sharded.randomize_(tensor, view, side, generator)
             return
-        dtype, device = compute_dtype(tensor.dtype), tensor.device
         drawn = [
-            stiefel.random(*part.batch, part.p, part.n, dtype=dtype, device=device, generator=generator)
+            _fresh((*part.batch, part.p, part.n), init, compute_dtype(tensor.dtype), tensor.device, generator)
             for part in view.parts(tensor.shape, side)
         ]
     tensor.copy_(view.from_matrices(drawn, tensor.shape, side))
+
+
+def _fresh(
+    shape: tuple[int, ...], init: Init, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
+) -> Tensor:
+    if init == "random":
+        return stiefel.random(*shape, dtype=dtype, device=device, generator=generator)
+    rows = stiefel.hadamard(shape[-1], dtype=dtype, device=device)[: shape[-2]]
+    if init == "hadamard":
+        return rows.expand(shape).clone()
+    signs = torch.randint(0, 2, (*shape[:-2], 1, shape[-1]), device=device, generator=generator)
+    return rows * (2 * signs - 1).to(dtype)

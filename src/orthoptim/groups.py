@@ -1,12 +1,14 @@
 """Names to parameters: shell patterns on parameter names, param groups, and orthonormal initial values."""
 
 import difflib
+import glob
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from orthoptim.base import Base
 from orthoptim.convolutions import check_convolution, convolutions
@@ -171,3 +173,85 @@ def _warn_of_others(names: list[str]) -> None:
             f"param_groups leaves trainable parameters out ({len(names)}: {shown}), which are then not trained: give "
             "rest={'algorithm': 'adamw', 'lr': 1e-3}, or rest=None if another optimizer steps them"
         )
+
+
+# Parametrizations and manifolds of other libraries whose matrices are orthonormal, by module and class. By name, since
+# importing those libraries to look would make them requirements.
+_ORTHOGONAL_PARAMETRIZATIONS = {
+    "torch": {"_Orthogonal"},
+    "geotorch": {"SO", "Stiefel"},
+}
+_GEOOPT_MANIFOLDS = {"Stiefel", "CanonicalStiefel", "EuclideanStiefel", "EuclideanStiefelExact"}
+
+
+def adopt_(model: nn.Module) -> dict[str, str]:
+    """Take over the orthogonal parameters of another library, in place, and return the patterns that name them.
+
+    - Parametrizations by ``torch.nn.utils.parametrizations.orthogonal`` and ``geotorch.orthogonal`` are removed; the
+      parameter keeps its value.
+    - ``geoopt.ManifoldParameter`` on a Stiefel manifold becomes a plain parameter of the same value.
+
+    Both constrain the last two dims, the shorter side of which is orthonormal: the view ``"matrix"``. Parameters are
+    replaced, so build the optimizer afterwards. Other parametrizations are left as they are.
+
+    Args:
+        model: the model.
+
+    Returns:
+        A pattern for each parameter, for :func:`param_groups`, :func:`orthogonalize_` and :func:`wrap`.
+
+    Raises:
+        ValueError: if an orthogonal parametrization is one of several on a tensor, whose product is not orthogonal.
+            Then nothing is changed.
+
+    Example:
+        >>> model = nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)), nn.Linear(4, 2))
+        >>> adopt_(model)
+        {'0.weight': 'matrix'}
+        >>> model[0]
+        Linear(in_features=4, out_features=4, bias=True)
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"adopt_ takes a module, but got {type(model).__name__}")
+    parametrized = list(_parametrized(model))
+    on_manifolds = list(_on_stiefel_manifolds(model))
+    kept: dict[int, nn.Parameter] = {}  # a tied parameter stays tied
+    for module, name, _ in parametrized:
+        parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+    for module, name, _ in on_manifolds:
+        param = module._parameters[name]
+        assert param is not None
+        plain = nn.Parameter(param.detach().as_subclass(Tensor), requires_grad=param.requires_grad)
+        module._parameters[name] = kept.setdefault(id(param), plain)
+    return {glob.escape(full_name): "matrix" for _, _, full_name in parametrized + on_manifolds}
+
+
+def _parametrized(model: nn.Module) -> Iterable[tuple[nn.Module, str, str]]:
+    """Modules with the tensors of which an orthogonal parametrization is the only one, and their full names."""
+    for prefix, module in model.named_modules():
+        if not parametrize.is_parametrized(module):
+            continue
+        for name, chain in module.parametrizations.items():
+            if any(map(_is_orthogonal_parametrization, chain)):
+                full_name = f"{prefix}.{name}" if prefix else name
+                if len(chain) > 1:
+                    kinds = ", ".join(type(each).__name__ for each in chain)
+                    raise ValueError(
+                        f"{full_name!r} has several parametrizations ({kinds}), whose result is not orthogonal: remove "
+                        "the others first"
+                    )
+                yield module, name, full_name
+
+
+def _is_orthogonal_parametrization(parametrization: nn.Module) -> bool:
+    kind = type(parametrization)
+    return kind.__name__ in _ORTHOGONAL_PARAMETRIZATIONS.get(kind.__module__.partition(".")[0], ())
+
+
+def _on_stiefel_manifolds(model: nn.Module) -> Iterable[tuple[nn.Module, str, str]]:
+    """Modules with the names of their parameters on a Stiefel manifold of geoopt, and the full names."""
+    for prefix, module in model.named_modules():
+        for name, param in module._parameters.items():
+            manifold = type(getattr(param, "manifold", None))
+            if manifold.__module__.partition(".")[0] == "geoopt" and manifold.__name__ in _GEOOPT_MANIFOLDS:
+                yield module, name, f"{prefix}.{name}" if prefix else name

@@ -12,14 +12,18 @@ LandingPolicy = Literal["safe", "strict", "half", "root", "argmin", "newton-schu
 Metric = Literal["euclidean", "canonical"]
 """Which gradient :class:`orthoptim.RGD` follows."""
 
-Retraction = Literal["qr", "polar", "cholesky"]
+Retraction = Literal["qr", "polar", "cholesky", "cayley", "cayley-iterative"]
 """How :class:`orthoptim.RGD` returns to the manifold."""
 
 Sampling = Literal["orthogonal", "permutation"]
 """Which subspaces :class:`orthoptim.RSDM` draws."""
 
-Init = Literal["project", "random"]
+MsignDtype = Literal["bfloat16", "full"]
+"""What the matrix sign of :class:`orthoptim.StiefelMuon` is computed in."""
+
+Init = Literal["project", "random", "hadamard", "random-hadamard"]
 """Which orthonormal matrices :func:`orthoptim.orthogonalize_` writes."""
 
+MSIGN_DTYPES: tuple[str, ...] = get_args(MsignDtype)
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 INITS: tuple[str, ...] = get_args(Init)

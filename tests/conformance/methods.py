@@ -31,6 +31,8 @@ METHODS: dict[str, Method] = {
     "rgd": method(oo.RGD, lr=0.05),
     "rgd-polar": method(oo.RGD, lr=0.05, metric="canonical", retraction="polar"),
     "rgd-cholesky": method(oo.RGD, lr=0.05, base=oo.VAdam(), retraction="cholesky"),
+    "rgd-cayley": method(oo.RGD, lr=0.05, retraction="cayley"),
+    "rgd-cayley-iterative": method(oo.RGD, lr=0.05, retraction="cayley-iterative"),
     "rsdm": method(oo.RSDM, lr=0.1, r=2),
     "rsdm-permutation": method(oo.RSDM, lr=0.1, r=2, sampling="permutation"),
     "landing": method(oo.Landing, lr=0.01, base=oo.SGD(momentum=0.1)),
@@ -39,6 +41,7 @@ METHODS: dict[str, Method] = {
     "landingpc-decoupled": method(oo.LandingPC, lr=0.02, lam=0.5, coupled=False),
     "slpg": method(oo.SLPG, lr=0.01),
     "slpg-bb": method(oo.SLPG, lr=0.01, barzilai_borwein=True),
+    "stiefelmuon": method(oo.StiefelMuon, lr=0.05),
     "worked-base": method(oo.POGO, lr=0.1, base=AdaGradNorm()),
     "worked-method": method(LeapAndPolish, lr=0.05),
 }

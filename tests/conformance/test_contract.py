@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import lr_scheduler
 
 import orthoptim as oo
-from tests.conformance.methods import clones, every_method, point, set_gradients, steps
+from tests.conformance.methods import METHODS, clones, every_method, point, set_gradients, steps
 
 
 def quadratic(params):
@@ -399,13 +399,20 @@ def test_a_step_makes_no_host_sync(make):
             opt.step()
 
 
-@every_method
+# One of each body of a step; the others have their own options of the same bodies.
+COMPILED = {"pogo", "pogo-muon", "pogo-bb", "rgd", "rsdm", "landing", "landingpc", "slpg-bb", "worked-method"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(m, id=name, marks=() if name in COMPILED else pytest.mark.soak) for name, m in METHODS.items()],
+)
 def test_compiles_as_one_graph(make):
     params, eager = [point(4, 6), point(5, 3, seed=1)], [point(4, 6), point(5, 3, seed=1)]
     opt, opt_eager = make(params), make(eager)
     torch._dynamo.reset()
     compiled = torch.compile(opt.step, fullgraph=True, backend="aot_eager")
-    for t in range(4):
+    for t in range(3):
         set_gradients(params, t)
         set_gradients(eager, t)
         compiled()

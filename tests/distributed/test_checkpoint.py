@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import orthoptim as oo
 from tests.conformance.methods import point
 from tests.distributed.cases import gradient, mesh_of
+from tests.sampling import first
 from tests.worked.base import AdaGradNorm
 from tests.worked.method import LeapAndPolish
 
@@ -113,6 +114,15 @@ def difference(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_saved_on_two_resumes_on_two_and_none(two, tmp_path, method):
+    """Every method; what four ranks add is tested with one of them, and with all by ``make soak``."""
+    ends = two.run(begin, 2, tmp_path / "two", method, torch.float32)
+    again = two.run(resume, 2, tmp_path / "two", method, torch.float32)
+    assert all(torch.equal(a, b) for end, got in zip(ends, again, strict=True) for a, b in zip(end, got, strict=True))
+    assert difference(ends[0], resume(0, 0, tmp_path / "two", method, torch.float32)) <= 1e-6
+
+
+@pytest.mark.parametrize("method", first(1, METHODS))
 def test_saved_on_four_resumes_on_four_two_and_none(worlds, tmp_path, method):
     dtype = torch.float32
     ends = worlds(4).run(begin, 4, tmp_path / "four", method, dtype)

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -13,45 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import orthoptim as oo
 from tests.distributed.cases import mesh_of
-
-PATTERNS = {"0.weight": "matrix", "2.weight": "matrix", "4.weight": "matrix"}
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(1)
-    layers = nn.Linear(40, 6), nn.Tanh(), nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 64)
-    return oo.orthogonalize_(nn.Sequential(*layers), PATTERNS)
-
-
-def optimizer(model: nn.Module, **options) -> oo.POGO:
-    return oo.POGO(oo.param_groups(model, PATTERNS, lr=0.1, rest={"algorithm": "adamw", "lr": 1e-2}, **options))
-
-
-def batch(t: int, rows: slice = slice(0, 8)) -> torch.Tensor:
-    return torch.randn(8, 40, generator=torch.Generator().manual_seed(t))[rows]
-
-
-def train(model: nn.Module, opt: torch.optim.Optimizer, steps: int, rows: slice = slice(0, 8)) -> None:
-    for t in range(steps):
-        opt.zero_grad()
-        out = model(batch(t, rows))
-        out.float().square().sin().mean().backward()
-        opt.step()
-
-
-def alone(steps: int) -> list[torch.Tensor]:
-    model = network()
-    train(model, optimizer(model), steps)
-    return [param.detach() for param in model.parameters()]
-
-
-def error(model: nn.Module, expected: list[torch.Tensor]) -> float:
-    whole = [p.detach().full_tensor() if isinstance(p, DTensor) else p.detach() for p in model.parameters()]
-    return max(float((a - b).abs().max()) for a, b in zip(whole, expected, strict=True))
-
-
-def rows_of(rank: int, world: int) -> slice:
-    return slice(8 // world * rank, 8 // world * (rank + 1))
+from tests.distributed.networks import alone, max_error, network, optimizer, rows_of, train
 
 
 def fsdp(rank, placement, shape):
@@ -62,7 +23,7 @@ def fsdp(rank, placement, shape):
     train(model, opt, 20, rows_of(rank, dist.get_world_size()))
     locals_ = [param.to_local().detach() for param in model.parameters()]
     drift = opt.drift()
-    return error(model, alone(20)), [plan.strategy for plan in opt.plan()], locals_, drift[0].max_distance
+    return max_error(model, alone(20)), [plan.strategy for plan in opt.plan()], locals_, drift[0].max_distance
 
 
 @pytest.mark.parametrize(
@@ -90,7 +51,7 @@ def tensor_parallel(rank):
     parallelize_module(model, mesh_of((2,)), plan)
     opt = optimizer(model)
     train(model, opt, 20)
-    return error(model, alone(20)), [plan.strategy for plan in opt.plan()]
+    return max_error(model, alone(20)), [plan.strategy for plan in opt.plan()]
 
 
 def test_tensor_parallel(two):

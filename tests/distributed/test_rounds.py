@@ -4,20 +4,20 @@ import pytest
 import torch
 
 import orthoptim as oo
-from orthoptim.distributed import rounds
 from orthoptim_experiments.bench.scale import study
 from orthoptim_experiments.bench.scale.models import MODELS, Case
 from orthoptim_experiments.bench.scale.world import fake_world, parameters
 from tests.distributed.cases import FOUR
-from tests.distributed.test_placements import ALL, DEFAULT, TOLERANCE, check, differences
+from tests.distributed.comparison import ALL, DEFAULT, TOLERANCE, check, differences
 
 
-def planned(shapes, copies, world):
+def planned(shapes, copies, world, round_bytes=oo.POGO.round_bytes):
     """For each round, how many matrices each rank owns; and the plan that is shown."""
     with fake_world(0, world) as mesh:
         opt = oo.POGO(parameters(Case(shapes, copies, "first dim", world), mesh), lr=0.1)
+        opt.round_bytes = round_bytes
         shown = opt.plan()
-        parts = opt._sharded_step().plan.rounds
+        parts = opt._sharded_step().rounds
     owned = [
         [sum(part.owners[rank][1] - part.owners[rank][0] for part in some) for rank in range(world)] for some in parts
     ]
@@ -31,10 +31,9 @@ def test_small_models_take_one_round():
 
 
 @pytest.mark.parametrize("matrices_of_a_rank", [0.1, 1, 2.9])
-def test_rounds_are_bounded_in_bytes_and_balanced(monkeypatch, matrices_of_a_rank):
-    monkeypatch.setattr(rounds, "ROUND_BYTES", int(matrices_of_a_rank * 64 * 64 * 4))
+def test_rounds_are_bounded_in_bytes_and_balanced(matrices_of_a_rank):
     each = max(1, int(matrices_of_a_rank))
-    owned, (bucket,) = planned([(64, 64)], 16, 4)
+    owned, (bucket,) = planned([(64, 64)], 16, 4, int(matrices_of_a_rank * 64 * 64 * 4))
     assert owned == [[each] * 4] * (4 // each)
     assert bucket.blocks == len(owned)
     assert bucket.matrices == 16
@@ -49,14 +48,16 @@ def test_memory_does_not_grow_with_the_model():
     assert 1 < many.collectives["all-to-all"] / few.collectives["all-to-all"] <= 2
 
 
-def in_rounds(rank, *args):
-    before, rounds.ROUND_BYTES = rounds.ROUND_BYTES, 0
+def in_rounds(rank, round_bytes, *args):
+    before, oo.POGO.round_bytes = oo.POGO.round_bytes, round_bytes
     try:
         return differences(rank, *args)
     finally:
-        rounds.ROUND_BYTES = before
+        oo.POGO.round_bytes = before
 
 
-def test_many_rounds_equal_one_process(four):
+@pytest.mark.parametrize("round_bytes", [0, 1 << 13], ids=["one after another", "overlapping"])
+def test_many_rounds_equal_one_process(four, round_bytes):
     cases = [case for case in FOUR if case.strategy != "local"] * 2
-    check(four.run(in_rounds, [DEFAULT], cases, torch.float64, 3), TOLERANCE[torch.float64], ALL - {"local"})
+    found = four.run(in_rounds, round_bytes, [DEFAULT], cases, torch.float64, 3)
+    check(found, TOLERANCE[torch.float64], ALL - {"local"})

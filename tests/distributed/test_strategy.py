@@ -2,15 +2,15 @@
 
 import pytest
 
-from orthoptim.distributed import sharded_plan
-from orthoptim.distributed.choice import choose
+from orthoptim.distributed import step
+from orthoptim.distributed.strategies import choose
 from orthoptim_experiments.bench.scale import study
 from orthoptim_experiments.bench.scale.models import Case
 
 
 def sent(monkeypatch, strategy, shape, world=8):
     """Bytes that a rank sends for as many matrices as there are ranks, which are all cut along their long side."""
-    monkeypatch.setattr(sharded_plan, "choose", lambda layout, by_columns: strategy)
+    monkeypatch.setattr(step, "choose", lambda layout, by_columns: strategy)
     strategies, figures, _ = study.measure("orthoptim", Case([shape], world, "long dim", world), 0)
     assert strategies == {strategy: world}
     return figures.sent
@@ -21,5 +21,5 @@ def test_a_long_side_that_is_cut_takes_the_fewest_bytes(monkeypatch, ratio, stra
     shape = (64, 64 * ratio)
     counted = {way: sent(monkeypatch, way, shape) for way in ("whole", "two-phase")}
     assert min(counted, key=counted.get) == strategy
-    monkeypatch.setattr(sharded_plan, "choose", choose)
+    monkeypatch.setattr(step, "choose", choose)
     assert study.measure("orthoptim", Case([shape], 8, "long dim", 8), 0)[0] == {strategy: 8}

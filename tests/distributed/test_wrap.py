@@ -7,7 +7,7 @@ from torch.distributed.fsdp import fully_shard
 
 import orthoptim as oo
 from tests.distributed.cases import mesh_of
-from tests.distributed.test_engines import PATTERNS, error, network, rows_of, train
+from tests.distributed.networks import PATTERNS, max_error, network, rows_of, train
 
 
 def wrapped(model):
@@ -28,7 +28,7 @@ def sharded_later(rank):
     train(single, reference, 10)
     expected = [param.detach() for param in single.parameters()]
     distances = [float(oo.distance(param)) for name, param in model.named_parameters() if name in PATTERNS]
-    return error(model, expected), opt.drift(), distances
+    return max_error(model, expected), opt.drift(), distances
 
 
 def test_shards_that_replace_parameters_are_constrained(two):

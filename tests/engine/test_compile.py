@@ -14,8 +14,8 @@ from orthoptim_experiments.bench.measure import extra_bytes
 from tests.conformance.methods import clones, point, set_gradients, steps
 
 
-def test_compiled_equals_eager_and_a_changing_lr_compiles_nothing_again():
-    params = [point(40, 3, 3), point(30, 2, 4, seed=1), point(2, 6, 6, seed=2), point(4, 40, seed=3)]
+def compare_with_eager(params):
+    """Steps at a falling lr, compiled and not; the compiled optimizer."""
     others = clones(params)
     opt, eager = oo.POGO(params, 0.1, compile=True), oo.POGO(others, 0.1)
     schedules = [lr_scheduler.StepLR(o, 1, gamma=0.7) for o in (opt, eager)]
@@ -28,13 +28,22 @@ def test_compiled_equals_eager_and_a_changing_lr_compiles_nothing_again():
             schedule.step()
     for one, two in zip(params, others, strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=2e-6)
-    assert counters["stats"]["unique_graphs"] == len(params)  # as many kinds of matrices
     assert opt.drift()[0].skipped == 0
+    return opt
 
 
-def test_more_kinds_than_the_compilers_limit(monkeypatch):
+# Each kind of matrices takes the C++ compiler ten seconds.
+KINDS = [[(2, 6, 6)], pytest.param([(40, 3, 3), (30, 2, 4), (2, 6, 6), (4, 40)], marks=pytest.mark.soak)]
+
+
+@pytest.mark.parametrize("shapes", KINDS, ids=["one kind", "several kinds"])
+def test_compiled_equals_eager_and_a_changing_lr_compiles_nothing_again(shapes):
+    compare_with_eager([point(*shape, seed=k) for k, shape in enumerate(shapes)])
+    assert counters["stats"]["unique_graphs"] == len(shapes)  # as many kinds of matrices
+
+
+def test_more_kinds_than_the_compilers_limit(eager_backend):
     """torch.compile makes eight versions of one function and then gives up; each kind has a function of its own."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
     params = [point(2, n, seed=n) for n in range(2, 13)]
     opt = oo.POGO(params, 0.1, compile=True)
     torch._dynamo.reset()
@@ -42,10 +51,6 @@ def test_more_kinds_than_the_compilers_limit(monkeypatch):
     for t in range(3):
         steps(opt, params, 1, t)
     assert counters["stats"]["unique_graphs"] == len(params)
-
-
-def _with_backend(compile, backend):
-    return lambda function, **options: compile(function, backend=backend, **options)
 
 
 def test_without_a_compiler_it_warns_once_and_steps(monkeypatch):
@@ -67,8 +72,7 @@ def test_without_a_compiler_it_warns_once_and_steps(monkeypatch):
         assert torch.equal(one, two)
 
 
-def test_what_the_update_raises_is_raised(monkeypatch):
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
+def test_what_the_update_raises_is_raised(monkeypatch, eager_backend):
 
     def failing(*args):
         raise MemoryError("of the update itself")
@@ -107,9 +111,8 @@ def test_the_unrolled_form_is_the_tiny_one(shape, landing, normalized):
         *[(base, "rows") for base in (oo.SGD(), oo.SGD(momentum=0.9, dampening=0.1), oo.Adam())],
     ],
 )
-def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monkeypatch):
+def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monkeypatch, eager_backend):
     """Also where a gradient is not finite: that matrix keeps its value and its state."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
     if layout == "large":  # their state has the batch last in memory
         monkeypatch.setattr(cost_model, "TINY_BLOCK", 8)
     params = _tiny_parameters(layout)
@@ -130,34 +133,31 @@ def test_the_fused_step_is_the_eager_one_whatever_the_layout(base, layout, monke
 
 
 def _tiny_parameters(layout):
+    """Small matrices: a graph has nodes for each entry."""
     if layout == "columns":
-        return [point(7, 2, 4).detach().mT.contiguous().requires_grad_()]
+        return [point(7, 2, 3).detach().mT.contiguous().requires_grad_()]
     if layout == "channels_last":
-        weight = point(5, 6, 3, 3).detach().to(memory_format=torch.channels_last)
+        weight = point(5, 6, 2, 2).detach().to(memory_format=torch.channels_last)
         return [weight.requires_grad_()]
     if layout == "bfloat16":
-        return [point(9, 3, 3).detach().bfloat16().requires_grad_()]
-    return [point(3, 3, seed=k) for k in range(4)] if layout == "many" else [point(8, 3, 3), point(11, 3, 3, seed=1)]
+        return [point(9, 2, 2).detach().bfloat16().requires_grad_()]
+    return [point(2, 2, seed=k) for k in range(4)] if layout == "many" else [point(8, 2, 2), point(11, 2, 2, seed=1)]
 
 
 def test_the_fused_step_is_one_graph_for_batches_of_any_size_and_one_loop():
-    """And it writes in place: nothing of the size of the parameters is allocated."""
+    """It is the eager step, and it writes in place: nothing of the size of the parameters is allocated."""
     params = [point(k, 2, 2, seed=k) for k in (40, 64, 100)]
-    opt = oo.POGO(params, 0.1, compile=True)
-    torch._dynamo.reset()
-    counters.clear()
     metrics.reset()
     with torch._inductor.config.patch(force_disable_caches=True):
-        steps(opt, params, 2)
+        opt = compare_with_eager(params)
     assert counters["stats"]["unique_graphs"] == 1
     assert metrics.generated_kernel_count == 1
     assert extra_bytes(opt.step) < params[0].nbytes
 
 
-def test_the_fused_step_follows_options_that_change(monkeypatch):
+def test_the_fused_step_follows_options_that_change(eager_backend):
     """Its graphs have no guards: what they depend on is their key."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
-    params, others = [point(8, 3, 3)], [point(8, 3, 3)]
+    params, others = [point(8, 2, 2)], [point(8, 2, 2)]
     opt, eager = oo.POGO(params, 0.1, compile=True), oo.POGO(others, 0.1)
     changes = [{}, {"betas": [0.5, 0.9]}, {"landing": "half"}, {"maximize": True}, {"lr": 0.01}, {"betas": (0.9, 0.99)}]
     for t, change in enumerate(changes):
@@ -167,10 +167,9 @@ def test_the_fused_step_follows_options_that_change(monkeypatch):
         torch.testing.assert_close(params[0], others[0], rtol=0, atol=2e-6)
 
 
-def test_the_fused_step_has_a_graph_for_counters_of_another_dtype(monkeypatch):
+def test_the_fused_step_has_a_graph_for_counters_of_another_dtype(eager_backend):
     """Without guards, one made for int32 would read the memory of a loaded int64 as such."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
-    params = [point(8, 3, 3)]
+    params = [point(8, 2, 2)]
     opt = oo.POGO(params, 0.1, compile=True)
     torch._dynamo.reset()
     counters.clear()
@@ -186,10 +185,9 @@ def _entries(x):
     return [row.split(1, 1) for row in x.unbind(1)]
 
 
-def test_a_state_that_cannot_change_in_place_is_written(monkeypatch):
+def test_a_state_that_cannot_change_in_place_is_written(eager_backend):
     """A loaded state may lie otherwise in memory than its parameter, which itself changes in place."""
-    monkeypatch.setattr(torch, "compile", _with_backend(torch.compile, "eager"))
-    params, others = [point(4, 5, 3, 3)], [point(4, 5, 3, 3)]
+    params, others = [point(4, 5, 2, 2)], [point(4, 5, 2, 2)]
     opt, eager = oo.POGO(params, 0.1, compile=True), oo.POGO(others, 0.1)
     for t in range(3):
         steps(opt, params, 1, t)

@@ -205,7 +205,7 @@ def test_many_tiny_matrices_have_a_state_with_the_batch_last_in_memory_and_step_
     assert all(state[name].is_contiguous() for name in like)
     for block, load in ((64, None), (16, None), (16, copy.deepcopy), (16, by_rows)):
         other, its = run(block, load)
-        assert all(its[name].stride() == (7, 1, 105, 35) for name in like)
+        assert all(its[name].stride(1) == 1 for name in like)  # the batch
         # what is left of a vector at its end is rounded otherwise
         torch.testing.assert_close((other, its), (param, state), rtol=1e-6, atol=2e-7)
 

@@ -11,7 +11,7 @@ from orthoptim.views import View
 from tests.fuzz.gradients import LAYOUTS
 
 METHODS: dict[str, type[oo.Orthoptimizer]] = {
-    method.algorithm: method for method in (oo.POGO, oo.RGD, oo.RSDM, oo.Landing, oo.LandingPC, oo.SLPG)
+    method.algorithm: method for method in (oo.POGO, oo.RGD, oo.RSDM, oo.Landing, oo.LandingPC, oo.SLPG, oo.StiefelMuon)
 }
 
 BASES: dict[str, oo.Base] = {

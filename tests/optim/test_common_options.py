@@ -9,7 +9,7 @@ import orthoptim as oo
 from orthoptim.optim.common_options import DEFAULTS, CommonOptions
 from tests.conformance.methods import point
 
-METHODS = [oo.POGO, oo.RGD, oo.RSDM, oo.Landing, oo.LandingPC, oo.SLPG]
+METHODS = [oo.POGO, oo.RGD, oo.RSDM, oo.Landing, oo.LandingPC, oo.SLPG, oo.StiefelMuon]
 
 
 @pytest.mark.parametrize("method", METHODS)

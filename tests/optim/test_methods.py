@@ -521,12 +521,15 @@ RETURN = {
     "rgd": lambda x: oo.RGD(x, 0.05),
     "rgd-polar": lambda x: oo.RGD(x, 0.05, retraction="polar"),
     "rgd-cholesky": lambda x: oo.RGD(x, 0.05, retraction="cholesky"),
+    "rgd-cayley": lambda x: oo.RGD(x, 0.05, retraction="cayley"),
+    "rgd-cayley-iterative": lambda x: oo.RGD(x, 0.05, retraction="cayley-iterative"),
     "rsdm": lambda x: oo.RSDM(x, 0.1, r=2),
     "rsdm-permutation": lambda x: oo.RSDM(x, 0.1, r=2, sampling="permutation"),
     "landing": lambda x: oo.Landing(x, 0.1),
     "landing-momentum": lambda x: oo.Landing(x, 0.05, base=oo.SGD(momentum=0.5)),
     "landingpc": lambda x: oo.LandingPC(x, 0.005),
     "slpg": lambda x: oo.SLPG(x, 0.05),
+    "stiefelmuon": lambda x: oo.StiefelMuon(x, 0.005),
     "slpg-bb": lambda x: oo.SLPG(x, 1.0, barzilai_borwein=True),
 }
 

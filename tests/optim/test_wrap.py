@@ -479,7 +479,7 @@ def test_an_optimizer_that_changes_a_shape():
 def test_a_state_that_was_not_saved_by_a_wrapped_optimizer():
     param = point(4, 6)
     opt = oo.wrap(torch.optim.Adam([param]), [param])
-    with pytest.raises(ValueError, match="no 'landing'"):
+    with pytest.raises(ValueError, match="no 'landing_num_updates'"):
         opt.load_state_dict(torch.optim.Adam([param]).state_dict())
 
 
@@ -623,7 +623,7 @@ def test_a_state_that_is_refused_leaves_both_optimizers_as_they_were():
     state = copy.deepcopy(opt.state_dict())
     steps(opt, [param], 1, start=1)
 
-    state["landing"]["state"][0]["num_updates"] = "one"
+    state["state"][0]["landing_num_updates"] = "one"
     with pytest.raises(ValueError, match="'num_updates'"):
         opt.load_state_dict(state)
     assert int(opt.inner.state[param]["step"]) == int(opt.lander.state[param]["step"]) == 2

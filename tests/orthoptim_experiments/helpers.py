@@ -14,7 +14,7 @@ from orthoptim_experiments.harness.experiment import configuration
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.problems import EXPERIMENTS
 
-TIMED = {"time", "processor_time", "memory", "optimizer_share", "images_per_second"}
+TIMED = {"time", "processor_time", "optimizer_time", "memory", "optimizer_share", "images_per_second"}
 COMPARED = ("loss", "train_loss", "accuracy", "bpd", "train_bpd", "test_bpd", "log_z", "lr", "epoch", "distance")
 SMALL_CNN = {"train_images": 120, "test_images": 41, "batch_size": 30, "epochs": 2.0, "widths": [8, 8, 8]}
 
@@ -69,9 +69,9 @@ class StoppingOneRank(Quiet):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def make_job(out, name, methods, nproc, dtype="float64", overrides=None, **sizes):
+def make_job(out, name, methods, nproc, dtype="float64", **sizes):
     experiment = EXPERIMENTS[name]
-    config = configuration(experiment, "tiny", nproc=nproc, dtype=dtype, sizes=sizes, overrides=overrides)
+    config = configuration(experiment, "tiny", nproc=nproc, dtype=dtype, sizes=sizes)
     return runner.Job(experiment, config, methods, (0,), out)
 
 

@@ -26,16 +26,21 @@ def run_lines(
     steps=1500,
     title="",
     target=1e-6,
+    config=None,
+    columns=None,
 ):
     """The lines of a run file; `statuses` maps (method, seed) to how that trial ends (None: it does not)."""
-    yield {
+    header = {
         "kind": "run", "id": run_id, "experiment": experiment,
         "config": {"experiment": experiment, "scale": "laptop", "p": 375, "n": 500, "dtype": "float32"},
         "environment": ENVIRONMENT, "started": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
+    header["config"] |= config or {}
+    yield header
     for method in methods:
         for seed in range(seeds):
-            yield from trial_lines(method, seed, steps, target, (statuses or {}).get((method, seed), "converged"))
+            for line in trial_lines(method, seed, steps, target, (statuses or {}).get((method, seed), "converged")):
+                yield line | (columns or {}) if line["kind"] == "record" else line
 
 
 def trial_lines(method, seed, steps, target, status):

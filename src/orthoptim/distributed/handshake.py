@@ -1,125 +1,261 @@
-"""Ranks that do not agree all say so, and none is left waiting for the others."""
+"""Ranks compare what they were given before any data moves: where they differ, all raise the same error.
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+A digest of the description is compared, by one small all-reduce for each dim of the mesh; the descriptions themselves
+travel only when digests differ. That is done when an optimizer is built, when a group is added, when a state is loaded,
+and before the matrices that are cut are stepped: a learning rate that differs between ranks is an error on all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.tensors import is_dtensor
+from orthoptim.engine.rule import UpdateRule
+from orthoptim.tensors import has_values, is_dtensor
+from orthoptim.views import View
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+Description = Mapping[str, str]
+"""What must be the same on all ranks: a value for each name, both to be read by people."""
+
+_MISSING = "not there"
 
 
-@contextmanager
-def agreement(group: Mapping[str, Any], label: str) -> Iterator[None]:
-    """A context in which a param group is checked: what is wrong on one rank is raised on all that share its DTensors.
+def agree(params: Iterable[Any], described: Description, error: Exception | None = None) -> None:
+    """Raise on all ranks if one has an error, or if they describe what they were given in different ways.
 
-    So is a difference between ranks in what the parameters are or how they are to be stepped.
+    Args:
+        params: parameters; the ranks of the meshes of those that are DTensors take part.
+        described: what they and their options are.
+        error: what is wrong on this rank.
     """
-    if not any(is_dtensor(param) for param in group["params"]):
-        yield
-        return
-    error = None
-    try:
-        yield
-    except (ValueError, TypeError, RuntimeError) as caught:
-        error = caught
-    agree(group["params"], describe(group, label), error)
+    for mesh in meshes(params):
+        if not Comparison(mesh, _digest([*described.items(), error is None, str(error)])).same():
+            answers = from_all(mesh, (dict(described), None if error is None else str(error)))
+            for rank, (_, message) in answers.items():
+                if message is not None:
+                    raise ValueError(f"{message} (on rank {rank})") from error
+            raise ValueError(difference({rank: names for rank, (names, _) in answers.items()}))
+    if error is not None:
+        raise error
 
 
-def describe(group: Mapping[str, Any], label: str) -> list[str]:
-    """What a group is, as far as it must be the same on all ranks: a line for its options, and for each parameter."""
-    options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-    plain = {key: value for key, value in options.items() if not isinstance(value, Tensor)}
-    names = group.get("param_names", range(len(group["params"])))
-    return [
-        f"has {label} with {plain}",
-        *(
-            f"has {label}'s parameter {name!r} of shape {tuple(param.shape)}, {param.dtype}, {_placed(param)}"
-            for name, param in zip(names, group["params"], strict=True)
-        ),
-    ]
+def describe(groups: Sequence[Mapping[str, Any]], first: int = 0) -> dict[str, str]:
+    """Param groups, as far as they must be the same on all ranks. The first of them is group ``first``."""
+    described = {"the number of param groups": str(first + len(groups))}
+    for index, group in enumerate(groups, first):
+        for key, value in group.items():
+            if key not in ("params", "param_names"):
+                described[f"{key!r} of group {index}"] = text(value)
+        names = group.get("param_names", range(len(group["params"])))
+        for name, param in zip(names, group["params"], strict=True):
+            shape = "×".join(map(str, param.shape)) or "scalar"
+            placed = f"placed {param.placements}" if is_dtensor(param) else "not sharded"
+            frozen = "" if param.requires_grad else ", frozen"
+            described[f"parameter {name!r} of group {index}"] = f"{shape}, {param.dtype}, {placed}{frozen}"
+    return described
 
 
-def _placed(param: Tensor) -> str:
-    return f"placed {param.placements}" if is_dtensor(param) else "not sharded"
+def text(value: Any) -> str:
+    """A value in words that are the same in every process: no addresses."""
+    if isinstance(value, Tensor):
+        if value.numel() == 1 and has_values(value):
+            return f"tensor({value.item()!r})"
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(text, value))})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {text(each)}" for key, each in value.items()) + "}"
+    if value is None or isinstance(value, bool | int | float | complex | str | torch.dtype | torch.device | View):
+        return repr(value)
+    return f"a {type(value).__qualname__}"
 
 
-def from_all(mesh: "DeviceMesh", value: Any) -> dict[int, Any]:
+def difference(answers: Mapping[int, Description]) -> str:
+    """Say what differs first between the descriptions of ranks, and on which."""
+    for name in dict.fromkeys(name for described in answers.values() for name in described):
+        values: dict[str, list[int]] = {}
+        for rank, described in answers.items():
+            values.setdefault(described.get(name, _MISSING), []).append(rank)
+        if len(values) > 1:
+            told = [f"{value} on rank {', '.join(map(str, ranks))}" for value, ranks in values.items()]
+            return f"ranks disagree: {name} is {' and '.join(told)}; it must be the same on all"
+    return f"ranks {', '.join(map(str, answers))} disagree about the plan of this step"
+
+
+class StepCheck:
+    """The comparison before a step: gradients, learning rates and options that may change.
+
+    It is started before the first matrices are packed and finished before they are sent. On an accelerator nothing
+    waits for its result: that is looked at before the next step, when the step in question has been taken.
+    """
+
+    def __init__(self) -> None:
+        self._comparisons: list[Comparison] = []
+        self._deferred: list[tuple[Comparison, Callable[[], dict[str, str]]]] = []
+        self._describe: Callable[[], dict[str, str]] = dict
+
+    def start(
+        self,
+        meshes: Sequence[DeviceMesh],
+        rules: Sequence[UpdateRule],
+        labels: Sequence[str],
+        params: Sequence[DTensor],
+        round_bytes: int,
+        changed: bool,
+    ) -> None:
+        """Start to compare.
+
+        Args:
+            meshes: those of the parameters whose matrices are cut.
+            rules: those of the constrained groups.
+            labels: what to call the parameters.
+            params: all DTensors in constrained groups.
+            round_bytes: see :class:`ShardedStep`.
+            changed: whether this rank is about to make a new plan.
+        """
+        if not meshes:
+            return
+        flags = [(param.grad is not None, param.requires_grad) for param in params]
+        options = [{"round_bytes": str(round_bytes)}, *map(_options, rules)]
+        rates = [lr for rule in rules if isinstance(lr := rule.group["lr"], Tensor) and lr.device.type != "cpu"]
+
+        def description() -> dict[str, str]:
+            described = {name: value for named in options for name, value in named.items()}
+            described |= {f"'lr' of group {rule.index}": text(rule.group["lr"]) for rule in rules}
+            for label, (present, trained) in zip(labels, flags, strict=True):
+                described[f"the gradient of {label}"] = "there" if present else "missing"
+                described[f"requires_grad of {label}"] = str(trained)
+            return described
+
+        self._describe = description
+        digest = _digest([options, flags, changed])
+        self._comparisons = [Comparison(mesh, digest, rates) for mesh in meshes]
+
+    def finish(self) -> None:
+        """Raise on all ranks where they differ; on an accelerator, before the next step."""
+        comparisons, self._comparisons = self._comparisons, []
+        for comparison in comparisons:
+            comparison.finish()
+            if comparison.device.type == "cpu":
+                _raise_if_different(comparison, self._describe)
+            else:
+                self._deferred.append((comparison, self._describe))
+
+    def raise_deferred(self) -> None:
+        """Raise what the last step has found."""
+        deferred, self._deferred = self._deferred, []
+        for comparison, described in deferred:
+            _raise_if_different(comparison, described)
+
+
+def _options(rule: UpdateRule) -> dict[str, str]:
+    """The options of a group that are known to this process without waiting for a device."""
+    return {
+        f"{key!r} of group {rule.index}": text(value)
+        for key, value in rule.group.items()
+        if key not in ("params", "param_names") and not (isinstance(value, Tensor) and value.device.type != "cpu")
+    }
+
+
+def _raise_if_different(comparison: Comparison, described: Callable[[], dict[str, str]]) -> None:
+    if not comparison.same():
+        raise RuntimeError(difference(from_all(comparison.mesh, described())))
+
+
+class Comparison:
+    """Whether a number is the same on all ranks of a mesh: its maximum is compared with its minimum.
+
+    Args:
+        mesh: the mesh.
+        number: the number, of 63 bits.
+        rates: learning rates on a device, which take part.
+    """
+
+    def __init__(self, mesh: DeviceMesh, number: int, rates: Sequence[Tensor] = ()) -> None:
+        self.mesh = mesh
+        self.device = torch.device(mesh.device_type)
+        bits = [lr.detach().reshape(()).to(self.device, torch.float64).view(torch.int64) for lr in rates]
+        numbers = torch.stack([torch.tensor(number, device=self.device), *bits])
+        self._both = torch.cat([numbers, -numbers])
+        self._groups = iter(_groups(mesh))
+        self._work: dist.Work | None = None
+        self._seen: torch.Event | None = None
+        self._launch()
+
+    def _launch(self) -> None:
+        group = next(self._groups, None)
+        reduce = dist.ReduceOp.MAX
+        self._work = None if group is None else dist.all_reduce(self._both, reduce, group=group, async_op=True)
+
+    def finish(self) -> None:
+        """Go along all dims of the mesh. On an accelerator that queues work and waits for none."""
+        while self._work is not None:
+            self._work.wait()
+            self._launch()
+        if self.device.type != "cpu" and self._seen is None:
+            self._both = self._both.to("cpu", non_blocking=True)
+            self._seen = torch.Event(self.device)
+            self._seen.record()
+
+    def same(self) -> bool:
+        """Whether it is."""
+        self.finish()
+        if self._seen is not None:
+            self._seen.synchronize()
+        largest, smallest = self._both.chunk(2)
+        return torch.equal(largest, -smallest)
+
+
+def _digest(value: Any) -> int:
+    digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1
+
+
+def _groups(mesh: DeviceMesh) -> list[dist.ProcessGroup]:
+    """The group of this rank along each dim of a mesh, as far as somebody else is in it."""
+    groups = [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
+    return [group for group in groups if dist.get_backend(group) != "fake"]
+
+
+def find_dtensors(params: Any) -> list[Tensor]:
+    """The DTensors in what an optimizer was given, as far as they can be seen without using up an iterator."""
+    if isinstance(params, Tensor):
+        return [params] if is_dtensor(params) else []
+    if isinstance(params, Mapping):
+        return find_dtensors(params.get("params", ()))
+    if isinstance(params, list | tuple):
+        return [tensor for item in params for tensor in find_dtensors(item)]
+    return []
+
+
+def meshes(params: Iterable[Any]) -> list[DeviceMesh]:
+    """The meshes of those parameters that are DTensors, as far as this rank is part of them."""
+    found: dict[int, DeviceMesh] = {}
+    for param in params:
+        if is_dtensor(param):
+            found.setdefault(id(param.device_mesh), param.device_mesh)
+    distinct: list[DeviceMesh] = []
+    for mesh in found.values():
+        if mesh not in distinct and mesh.get_coordinate() is not None:
+            distinct.append(mesh)
+    return distinct
+
+
+def from_all(mesh: DeviceMesh, value: Any) -> dict[int, Any]:
     """The values of all ranks of a mesh, by global rank."""
     found = {dist.get_rank(): value}
-    for dim in range(mesh.ndim):
-        group = mesh.get_group(dim)
-        if dist.get_world_size(group) == 1 or dist.get_backend(group) == "fake":
-            continue
+    for group in _groups(mesh):
         everyone: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(everyone, found, group=group)
         for part in everyone:
             found.update(part)
     return dict(sorted(found.items()))
-
-
-def meshes(params: Sequence[Any]) -> "list[DeviceMesh]":
-    """The meshes of those parameters that are DTensors."""
-    found: list[DeviceMesh] = []
-    for param in params:
-        if is_dtensor(param) and param.device_mesh not in found:
-            found.append(param.device_mesh)
-    return found
-
-
-def agree(params: Sequence[Any], described: Sequence[str], error: Exception | None) -> None:
-    """Raise on all ranks if one has an error, or if they describe what they have been given in different ways.
-
-    Args:
-        params: parameters; the ranks of their meshes take part.
-        described: what they and their options are, a line for each.
-        error: what is wrong on this rank.
-    """
-    for mesh in meshes(params):
-        answers = from_all(mesh, (list(described), None if error is None else str(error)))
-        messages = {rank: message for rank, (_, message) in answers.items() if message is not None}
-        if error is not None and len(messages) == len(answers) and len(set(messages.values())) == 1:
-            raise error
-        for rank, message in messages.items():
-            raise ValueError(f"{message} (on rank {rank})") from error
-        first = next(iter(answers))
-        for rank, (lines, _) in answers.items():
-            for ours, theirs in padded_pairs(answers[first][0], lines):
-                if ours != theirs:
-                    raise ValueError(
-                        f"ranks were given different parameters: rank {first} {ours}, rank {rank} {theirs}"
-                    )
-    if error is not None:
-        raise error
-
-
-def padded_pairs(ours: list[str], theirs: list[str]) -> list[tuple[str, str]]:
-    """Pairs of lines, where one list may be shorter."""
-    nothing = "has no more"
-    length = max(len(ours), len(theirs))
-    pad = [[*lines, *[nothing] * (length - len(lines))] for lines in (ours, theirs)]
-    return list(zip(*pad, strict=True))
-
-
-def missing_gradient(names: Sequence[str], present: Sequence[bool], group: "dist.ProcessGroup") -> str:
-    """Say which parameter has a gradient on some ranks of a group only. All of them must call."""
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, list(present), group=group)
-    ranks = dist.get_process_group_ranks(group)
-    for i, name in enumerate(names):
-        have = [rank for rank, flags in zip(ranks, everyone, strict=True) if flags[i]]
-        if 0 < len(have) < len(ranks):
-            lack = [rank for rank in ranks if rank not in have]
-            return (
-                f"{name} has a gradient on rank {_listed(have)} but none on rank {_listed(lack)}: parameters that are "
-                "sharded together must all have one, or none"
-            )
-    return f"ranks {_listed(ranks)} disagree about which parameters have a gradient"
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))

@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.distributed.torch_dtensor import replicate
-from orthoptim.views import Blocks, Part, View
+from orthoptim.views import Blocks, Part, Side, View, ViewLike
 
 if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor, Placement, Shard
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+
+def from_local(
+    local: Tensor,
+    mesh: DeviceMesh,
+    placements: Sequence[Placement],
+    shape: torch.Size | None = None,
+    stride: tuple[int, ...] | None = None,
+) -> DTensor:
+    """A DTensor of what each rank holds; no rank sends anything."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def distribute(tensor: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
+    """A DTensor of a tensor that is the same on all ranks; no rank sends anything."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+
+
+def replicate() -> Replicate:
+    """The placement of a tensor that every rank holds."""
+    from torch.distributed.tensor import Replicate
+
+    return Replicate()
+
+
+def shard(dim: int) -> Shard:
+    """The placement of a tensor that is cut along a dim."""
+    from torch.distributed.tensor import Shard
+
+    return Shard(dim)
+
 
 Index = slice | Tensor
 """The places of a piece along one side of a matrix."""
@@ -55,11 +91,43 @@ class Layout:
     def stored(self) -> Layout:
         """The same of the matrices as the tensor holds them: rows are columns, where that is transposed.
 
-        ShardedBucket travel so: to transpose them on the way costs more than all else that is done to them.
+        Pieces travel so: to transpose them on the way costs more than all else that is done to them.
         """
         if not self.transposed:
             return self
         return replace(self, p=self.n, n=self.p, transposed=False, rows=self.columns, columns=self.rows)
+
+    @cached_property
+    def even_dim(self) -> int | None:
+        """The side (1 for rows, 2 for columns of a batch) that is cut into equal parts in the order of the group.
+
+        None where it is not: sides cut in strides or into unequal parts, or both sides.
+        """
+        world = len(self.ranks)
+        for dim, size, pieces, others in ((1, self.p, self.rows, self.columns), (2, self.n, self.columns, self.rows)):
+            part, rest = size // world, (self.n if dim == 1 else self.p)
+            equal = all(
+                isinstance(piece, slice) and piece == slice(i * part, (i + 1) * part) for i, piece in enumerate(pieces)
+            )
+            uncut = all(isinstance(other, slice) and other == slice(0, rest) for other in others)
+            if size % world == 0 and equal and uncut and self.p * self.n > 0:
+                return dim
+        return None
+
+    @cached_property
+    def piece_by_columns(self) -> Layout:
+        """This rank's rows of matrices whose short side is cut, to be cut again along their columns."""
+        world = len(self.ranks)
+        cuts = [self.n * i // world for i in range(world + 1)]
+        rows = self.shapes[self.me][0]
+        columns = tuple(slice(a, b) for a, b in pairwise(cuts))
+        return replace(self, p=rows, rows=(slice(0, rows),) * world, columns=columns)
+
+    @cached_property
+    def columns_by_rows(self) -> Layout:
+        """This rank's columns of :attr:`piece_by_columns`, with all rows: cut as the rows of the matrices are."""
+        width = self.piece_by_columns.shapes[self.me][1]
+        return replace(self, n=width, columns=(slice(0, width),) * len(self.ranks))
 
     @property
     def cut(self) -> str:
@@ -307,3 +375,40 @@ def _compact(index: Tensor) -> Index:
     start, stop = int(index[0]), int(index[-1]) + 1
     consecutive = stop - start == index.numel() and bool((index[1:] > index[:-1]).all())
     return slice(start, stop) if consecutive else index
+
+
+def long_dim_placement(
+    param: Tensor, *, view: ViewLike = "matrix", side: Side = "auto", world_size: int | None = None
+) -> Shard | None:
+    """The placement with the least communication, for ``fully_shard(..., shard_placement_fn=long_dim_placement)``.
+
+    Batches of at least ``world_size`` matrices are split between them, so that every matrix is whole on some rank; else
+    the long side of the matrices is cut. FSDP2 cuts a dim other than the first only into equal parts: where it cannot,
+    and for what is no matrix, the answer is None, FSDP2's own choice (the first dim).
+
+    Args:
+        param: a parameter, not yet sharded.
+        view: how the orthoptimizer will see it; for other views than "matrix" use ``functools.partial``.
+        side: its orthonormal side.
+        world_size: into how many parts it will be cut; by default the number of all ranks.
+
+    Example:
+        >>> import torch
+        >>> [long_dim_placement(torch.empty(shape), world_size=4) for shape in [(64, 512), (512, 64), (8, 3, 3)]]
+        [Shard(dim=1), Shard(dim=0), Shard(dim=0)]
+        >>> long_dim_placement(torch.empty(64, 511), world_size=4) is None
+        True
+    """
+    seen = View.of(view)
+    if param.ndim < 2 or (seen.name == "kernels" and param.ndim < 3):
+        return None
+    world = dist.get_world_size() if world_size is None else world_size
+    part, *others = seen.parts(param.shape, side)
+    leading = seen.leading_dims(param.ndim)
+    if leading and part.batch.numel() > 1 and part.batch[0] >= world:
+        return shard(0)
+    if part.blocks is not None and not others and part.blocks.count % world == 0:  # blocks of one size
+        return shard(part.blocks.dim)
+    rows, *columns = seen.matrix_dims(param.ndim)
+    dim = rows if part.transposed else columns[0]
+    return shard(dim) if dim == 0 or param.shape[dim] % world == 0 else None

@@ -1,242 +1,283 @@
-"""The coroutines that step the matrices of which a rank holds pieces.
+"""How the matrices of a bucket are stepped over ranks: chosen by how they are cut and by their shape alone.
+
+| cut | strategy | collectives of a step |
+|---|---|---|
+| not at all: replicated, or split over the batch | ``local`` | none |
+| near-square, n/p < 2w; or the method or its base needs whole matrices | ``whole`` | 2 all-to-all |
+| the long side | ``two-phase`` | 2 all-reduce |
+| the short side | ``exchange``: to a cut of the long side, two-phase, and back | 2 all-to-all, 2 all-reduce |
+| both sides | ``whole`` | 2 all-to-all |
+
+``whole`` sends 3pn/w numbers per matrix and rank (X and G to an owner, X⁺ back); ``two-phase`` all-reduces XXᴴ and XGᴴ,
+then RRᴴ, which sends 6p², whatever n is: less from n/p = 2w on. ``exchange`` sends the sum of both, never less than
+``whole`` on average, and from there on at most twice as much; but all ranks share in every matrix, where few owners
+would have much to do while the others wait. Cuts in strides, as of FSDP2 over tensor parallelism, are cuts like any
+other: sums do not ask for the order of columns, and owners put it right. Replicas (HSDP) each step a share of the
+matrices, and send the others what is new: one more all-to-all.
 
 A base optimizer that needs no whole matrices advances on pieces: entry by entry it makes G up to a factor of each
 matrix, and from the sum of its statistic over all pieces the factor. So momentum stays where it is, and only X and G
 are moved. For other bases the gradient and the state are moved.
 """
 
+from __future__ import annotations
+
 from collections.abc import Generator, Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State, per_matrix
-from orthoptim.distributed.collectives import BACK, OUT, SUM, AllReduce, AllToAll, Answer, Request
-from orthoptim.distributed.packing import FieldSpec, by_owner, packed, packed_layout, unpack_all
-from orthoptim.distributed.sharded_buckets import ShardedBucket, assemble, cut_out
+from orthoptim.distributed.buckets import ShardedBucket, assemble, cut, sizes, to_owners
+from orthoptim.distributed.collectives import (
+    BACK,
+    OUT,
+    SHARE,
+    SUM,
+    AllReduce,
+    AllToAll,
+    Answer,
+    FieldSpec,
+    Received,
+    Request,
+    Sums,
+    concatenated,
+    packed,
+    packed_layout,
+)
+from orthoptim.distributed.layout import Layout
+from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.step import BlockStep, Update, where
 from orthoptim.stiefel import flatten
 from orthoptim.stiefel.cost_model import block_size
+
+
+def choose(layout: Layout, by_columns: bool) -> str:
+    """The strategy of a bucket.
+
+    Args:
+        layout: how its matrices are cut.
+        by_columns: whether method and base can step some of the columns, knowing sums over all of them.
+    """
+    sides, p, n, world = layout.cut, layout.p, layout.n, len(layout.ranks)
+    if sides == "none":
+        return "local"
+    if sides == "both" or not by_columns or n < 2 * p * world:
+        return "whole"
+    return "two-phase" if sides == "columns" else "exchange"
+
 
 Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the matrices; the old, where not finite
 Moves = Generator[Request, Answer, Result]
 
 
 class Held(NamedTuple):
-    """What a rank holds of a bucket: X and gradient (B, rows, columns), state, and the learning rate."""
+    """What a rank holds of a bucket: X and G (B, rows, columns), state, statistic of the base, and learning rate.
+
+    Attributes:
+        x: pieces of the matrices.
+        g: pieces of the gradient; or of the direction, up to a factor of each matrix, where the base has advanced.
+        state: of the pieces and of the matrices.
+        statistic: that of the base for each of the pieces; none or one.
+        lr: learning rate.
+        advanced: whether the base has advanced.
+    """
 
     x: Tensor
-    grad: Tensor
+    g: Tensor
     state: State
+    statistic: list[Tensor]
     lr: Tensor
+    advanced: bool
+
+    def part(self, first: int, last: int) -> Held:
+        """The same of some of the matrices."""
+        if (first, last) == (0, self.x.shape[0]):
+            return self
+        state = {name: value[first:last] for name, value in self.state.items()}
+        return self._replace(
+            x=self.x[first:last], g=self.g[first:last], state=state, statistic=[s[first:last] for s in self.statistic]
+        )
 
 
 class Method(NamedTuple):
-    """What steps a group: the method, its options, and its base optimizer."""
+    """The method of a group and its options, for one bucket."""
 
-    algorithm: Any  # the class, an Orthoptimizer
-    group: Mapping[str, Any]
-    hyperparameters: Mapping[str, Any]
-    kinds: Mapping[str, Kind]
-
-    @property
-    def base(self) -> type[Base]:
-        """The base optimizer."""
-        return Base.named(self.group["base"])
+    rule: UpdateRule
+    form: str
+    base: type[Base]
 
     @property
-    def buffers(self) -> dict[str, Kind]:
-        """The buffers that the method keeps beside those of its base."""
-        buffers: dict[str, Kind] = self.algorithm.buffers(self.group)
-        return buffers
+    def group(self) -> Mapping[str, Any]:
+        """The options."""
+        return {**self.rule.group, "form": self.form}
 
     def block_step(self, **changes: Any) -> BlockStep:
         """What steps whole matrices."""
-        group = {**self.group, **changes}
-        return BlockStep(
-            self.algorithm.update_whole,
-            group,
-            self.hyperparameters,
-            self.kinds,
-            self.algorithm.decomposes,
-            gradient=self.algorithm.gradient if self.algorithm.replaces_gradient(group) else None,
-        )
+        method, group = self.rule.method, {**self.group, **changes}
+        gradient = method.gradient if method.replaces_gradient(group) else None
+        hyperparameters, kinds = self.rule.hyperparameters, self.rule.kinds
+        return BlockStep(method.update_whole, group, hyperparameters, kinds, method.decomposes, gradient=gradient)
+
+    def scale(self, statistic: list[Tensor], state: State, lr: Tensor) -> tuple[Tensor | None, State]:
+        """The factor of the direction and the base's new state of each matrix, from the statistic of all pieces."""
+        t = _step_number(state, lr)
+        return self.base.scale(statistic[0] if statistic else None, state, t, **self.rule.hyperparameters)
 
 
-class LocalDirection(NamedTuple):
-    """What a base makes of pieces of the gradient without the other ranks."""
+def step_bucket(rule: UpdateRule, bucket: ShardedBucket, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> Moves:
+    """The coroutine that steps the pieces of a bucket: direction, update by its strategy, mask.
 
-    g: Tensor  # the direction, up to a factor of each matrix
-    entries: State  # new values of the base's buffers with a value per entry
-    statistic: list[Tensor]  # of the pieces; none or one
-
-
-def local_direction(method: Method, held: Held) -> LocalDirection:
-    """Let a base advance on pieces."""
-    ascent = -held.grad if method.group["maximize"] else held.grad
-    statistic = method.base.statistic(ascent)
-    t = _step_number(held.state, held.lr)[:, None, None]
-    g, entries = method.base.advance(ascent, held.state, t, **method.hyperparameters)
-    return LocalDirection(g, entries, [] if statistic is None else [statistic])
-
-
-def scale_of(method: Method, statistic: list[Tensor], state: State, lr: Tensor) -> tuple[Tensor | None, State]:
-    """The factor of the direction and the base's new state of each matrix, from the statistic of all pieces."""
-    t = _step_number(state, lr)
-    return method.base.scale(statistic[0] if statistic else None, state, t, **method.hyperparameters)
-
-
-def two_phase(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
-    """The long side is cut: sums over pieces take the place of products over n."""
-    local = local_direction(method, held)
-    update, fresh, finite = yield from _by_columns(method, held, local, held.x, local.g)
-    return _keep_finite(held, update.x, {**local.entries, **fresh, **_count(held.state, update, finite)}, finite)
-
-
-def exchange(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
-    """The short side is cut: columns for rows, two phases, and back."""
-    layout = pieces.layout
-    local = local_direction(method, held)
-    sent = [held.x, local.g]
-    spans = even_spans(layout.n, len(layout.ranks))
-    width = spans[layout.me].stop - spans[layout.me].start
-    every = slice(None)
-    coming = [packed_layout(*(FieldSpec((rows, width), tensor.dtype) for tensor in sent)) for rows, _ in layout.shapes]
-    answer = yield AllToAll(
-        [packed([tensor[:, :, span] for tensor in sent]) for span in spans],
-        [[pieces.count * parts.size] for parts in coming],
-        OUT,
-    )
-    received = unpack_all(coming, cast(list[list[Tensor]], answer), pieces.count)
-    x, g = (
-        assemble([parts[i] for parts in received], layout.rows, [every] * len(spans), (layout.p, width))
-        for i in range(2)
-    )
-    update, fresh, finite = yield from _by_columns(method, held, local, x, g)
-    coming = [packed_layout(FieldSpec((held.x.shape[1], span.stop - span.start), x.dtype)) for span in spans]
-    answer = yield AllToAll(
-        [packed([cut_out(update.x, rows, every)]) for rows in layout.rows],
-        [[pieces.count * parts.size] for parts in coming],
-        BACK,
-    )
-    received = unpack_all(coming, cast(list[list[Tensor]], answer), pieces.count)
-    new_x = torch.cat([parts[0] for parts in received], -1)
-    return _keep_finite(held, new_x, {**local.entries, **fresh, **_count(held.state, update, finite)}, finite)
-
-
-def whole(method: Method, held: Held, pieces: ShardedBucket) -> Moves:
-    """Each matrix is sent to one rank, which steps it as a single process would, and sends it back."""
-    layout, base = pieces.layout.stored, method.base
-    turn = pieces.turn
-    on_pieces = not (base.whole_matrix or method.algorithm.replaces_gradient(method.group))
-    local = local_direction(method, held) if on_pieces else None
-    moved = method.kinds if local is None else method.buffers
-    per_matrix = sorted(per_matrix_names(method.kinds))
-    entries = [name for name in moved if name not in per_matrix]
-    sent = [
-        turn(held.x),
-        turn(held.grad if local is None else local.g),
-        *(turn(held.state[name]) for name in entries),
-    ]
-    statistic = [] if local is None else local.statistic
-    first, last = pieces.owners[layout.me]
-    owned = last - first
-    coming = [
-        packed_layout(
-            *(FieldSpec(shape, tensor.dtype) for tensor in sent), *(FieldSpec((), tensor.dtype) for tensor in statistic)
-        )
-        for shape in layout.shapes
-    ]
-    answer = yield AllToAll(
-        by_owner([*sent, *statistic], pieces.owners), [[owned * parts.size] for parts in coming], OUT
-    )
-    received = unpack_all(coming, cast(list[list[Tensor]], answer), owned)
-    shape = (layout.p, layout.n)
-    x, g, *rest = (
-        turn(assemble([parts[i] for parts in received], layout.rows, layout.columns, shape)) for i in range(len(sent))
-    )
-    # copies: to step a block may write to its state
-    state = {name: held.state[name][first:last].clone() for name in per_matrix} | dict(zip(entries, rest, strict=True))
-    if local is None:
-        new_x, new = _step_blocks(method.block_step(), x, g, state, held.lr)
-    else:
-        total = [torch.stack([parts[-1] for parts in received]).sum(0)] if statistic else []
-        scale, fresh = scale_of(method, total, state, held.lr)
-        step = method.block_step(maximize=False)  # the direction descends already
-        new_x, new = _step_blocks(step, x, g, state, held.lr, (scale, fresh))
-    back = [turn(new_x), *(turn(new[name]) for name in entries)]
-    values = packed([new[name] if name in new else state[name] for name in per_matrix])
-    of_pieces = packed_layout(*(FieldSpec(layout.shapes[layout.me], tensor.dtype) for tensor in back))
-    of_values = packed_layout(*(FieldSpec((), held.state[name].dtype) for name in per_matrix))
-    answer = yield AllToAll(
-        [
-            [*packed([cut_out(tensor, rows, columns) for tensor in back]), *values]
-            for rows, columns in zip(layout.rows, layout.columns, strict=True)
-        ],
-        [[(b - a) * of_pieces.size, (b - a) * of_values.size] for a, b in pieces.owners],
-        BACK,
-    )
-    # owners have ranges of matrices, one after another
-    returned = [torch.cat(parts) for parts in zip(*cast(list[list[Tensor]], answer), strict=True)]
-    new_x, *others = map(turn, of_pieces.unpack(returned[0], pieces.count))
-    new = dict(zip([*entries, *per_matrix], [*others, *of_values.unpack(returned[1], pieces.count)], strict=True))
-    if local is not None:  # owners have masked what they return
-        finite = new["num_updates"] != held.state["num_updates"]
-        new |= {name: where(finite, value, held.state[name]) for name, value in local.entries.items()}
+    Args:
+        rule: the method and the options of its group.
+        bucket: the bucket.
+        x: pieces (B, rows, columns) of the matrices.
+        grad: those of the gradient.
+        state: those of the state, and values of the matrices (B,).
+        lr: learning rate.
+    """
+    method = Method(rule, bucket.form, Base.named(rule.group["base"]))
+    advanced: State = {}
+    needs_whole = method.base.whole_matrix or rule.method.replaces_gradient(rule.group)
+    held = Held(x, grad, state, [], lr, not needs_whole)
+    if not needs_whole:
+        ascent = -grad if rule.group["maximize"] else grad
+        statistic = method.base.statistic(ascent)
+        t = _step_number(state, lr)[:, None, None]
+        g, advanced = method.base.advance(ascent, state, t, **rule.hyperparameters)
+        held = held._replace(g=g, statistic=[] if statistic is None else [statistic])
+    first, last = bucket.share
+    new_x, new = x[:0], cast(State, {})
+    if last > first:
+        new_x, new = yield from STRATEGIES[bucket.strategy](method, held.part(first, last), bucket)
+    if bucket.replicas is not None:
+        new_x, new = yield from _share(method, held, bucket, new_x, new)
+    if advanced:
+        finite = new["num_updates"] != state["num_updates"]
+        new |= {name: where(finite, value, state[name]) for name, value in advanced.items()}
     return new_x, new
+
+
+def two_phase(method: Method, held: Held, bucket: ShardedBucket) -> Moves:
+    """The long side is cut: sums over pieces take the place of products over n."""
+    update, new, finite = yield from _by_columns(method, held, held.x, held.g)
+    return where(finite, update.x, held.x), _mask(held, new, finite)
+
+
+def exchange(method: Method, held: Held, bucket: ShardedBucket) -> Moves:
+    """The short side is cut: columns for rows, two phases, and back."""
+    pieces, columns = bucket.layout.piece_by_columns, bucket.layout.columns_by_rows
+    sent, count = [held.x, held.g], held.x.shape[0]
+    answer = yield AllToAll(cut(pieces, sent), sizes(columns, sent, count), OUT)
+    x, g = assemble(columns, cast(Received, answer), sent, count)
+    update, new, finite = yield from _by_columns(method, held, x, g)
+    answer = yield AllToAll(cut(columns, [update.x]), sizes(pieces, [update.x], count), BACK)
+    (new_x,) = assemble(pieces, cast(Received, answer), [update.x], count)
+    return where(finite, new_x, held.x), _mask(held, new, finite)
+
+
+def whole(method: Method, held: Held, bucket: ShardedBucket) -> Moves:
+    """Each matrix is sent to one rank, which steps it as a single process would, and sends it back."""
+    layout, turn, kinds = bucket.layout.stored, bucket.turn, method.rule.kinds
+    moved = method.rule.method.buffers(method.rule.group) if held.advanced else kinds
+    values = per_matrix_names(kinds)
+    entries = [name for name in moved if name not in values]
+    sent = [turn(held.x), turn(held.g), *(turn(held.state[name]) for name in entries), *held.statistic]
+    first, last = bucket.owners[layout.me]
+    answer = yield AllToAll(to_owners(bucket, sent), sizes(layout, sent, last - first), OUT)
+    received = assemble(layout, cast(Received, answer), sent, last - first)
+    x, g, *rest = map(turn, received[: 2 + len(entries)])
+    # copies: to step a block may write to its state
+    state = {name: held.state[name][first:last].clone() for name in values} | dict(zip(entries, rest, strict=True))
+    scaled = method.scale(received[2 + len(entries) :], state, held.lr) if held.advanced else None
+    # the direction of a base that has advanced descends already
+    step = method.block_step(maximize=False) if held.advanced else method.block_step()
+    new_x, new = _step_blocks(step, x, g, state, held.lr, scaled)
+    back = [turn(new_x), *(turn(new[name]) for name in entries)]
+    of_matrices = [new[name] if name in new else state[name] for name in values]
+    here = [turn(held.x), *(turn(held.state[name]) for name in entries), *(held.state[name] for name in values)]
+    record = packed_layout(*map(_spec, here))
+    expected = {m: [(b - a) * record.size] for m, (a, b) in enumerate(bucket.owners) if b > a and record.size}
+    answer = yield AllToAll(cut(layout, back, of_matrices), expected, BACK)
+    # owners have ranges of matrices, one after another
+    returned = concatenated(cast(Received, answer), bucket.device)
+    fields = record.unpack(returned, held.x.shape[0])
+    pieces = [turn(field) for field in fields[: 1 + len(entries)]]
+    return pieces[0], dict(zip([*entries, *values], [*pieces[1:], *fields[1 + len(entries) :]], strict=True))
 
 
 STRATEGIES = {"two-phase": two_phase, "exchange": exchange, "whole": whole}
 
 
-def per_matrix_names(kinds: Mapping[str, Kind]) -> set[str]:
+def per_matrix_names(kinds: Mapping[str, Kind]) -> list[str]:
     """The buffers that hold one value for each matrix."""
-    return {name for name, kind in kinds.items() if per_matrix(kind)}
+    return sorted(name for name, kind in kinds.items() if per_matrix(kind))
 
 
-def even_spans(size: int, count: int) -> list[slice]:
-    """``size`` places in ``count`` spans, none longer by more than one than another."""
-    cuts = [size * i // count for i in range(count + 1)]
-    return [slice(a, b) for a, b in pairwise(cuts)]
+def _share(method: Method, held: Held, bucket: ShardedBucket, new_x: Tensor, new: State) -> Moves:
+    """Replicas send each other what they have computed: all then hold the same bits."""
+    assert bucket.replicas is not None
+    values = per_matrix_names(method.rule.kinds)
+    moved = [] if held.advanced else [name for name in method.rule.kinds if name not in values]
+    names = [*moved, *values]
+    like = [held.x, *(held.state[name] for name in names)]
+    record = packed_layout(*map(_spec, like))
+    first, last = bucket.share
+    members = range(dist.get_world_size(bucket.replicas))
+    buffer = packed([new_x, *(new.get(name, held.state[name][first:last]) for name in names)]) if last > first else None
+    answer = yield AllToAll(
+        {} if buffer is None else {member: [buffer] for member in members},
+        {member: [(b - a) * record.size] for member, (a, b) in enumerate(bucket.shares) if b > a},
+        SHARE,
+    )
+    new_x, *fields = record.unpack(concatenated(cast(Received, answer), bucket.device), held.x.shape[0])
+    return new_x, dict(zip(names, fields, strict=True))
+
+
+def _spec(tensor: Tensor) -> FieldSpec:
+    return FieldSpec(tuple(tensor.shape[1:]), tensor.dtype)
 
 
 def _by_columns(
-    method: Method, held: Held, local: LocalDirection, x: Tensor, g: Tensor
+    method: Method, held: Held, x: Tensor, g: Tensor
 ) -> Generator[Request, Answer, tuple[Update, State, Tensor]]:
-    """Step columns: the update, the base's new state of each matrix, and which matrices are finite."""
+    """Step columns: the update, the new state of each matrix, and which matrices are finite."""
     direction = Direction(g, known=False)
     t = _step_number(held.state, held.lr)
-    steps = flatten(method.algorithm.update(x, direction, held.lr, {}, t, method.group))
-    wanted = next(steps)
-    total = local.g.sum((-2, -1))  # is finite only if its terms are
-    answer = yield AllReduce([*wanted, total, *local.statistic], SUM)
-    sums = cast(list[Tensor], answer)
-    total, *statistic = sums[len(wanted) :]
-    scale, fresh = scale_of(method, statistic, held.state, held.lr)
+    steps = flatten(method.rule.method.update(x, direction, held.lr, {}, t, method.group))
+    requested = next(steps)
+    total = held.g.sum((-2, -1))  # is finite only if its terms are
+    answer = yield AllReduce([*requested, total, *held.statistic], SUM)
+    sums = cast(Sums, answer)
+    total, *statistic = sums[len(requested) :]
+    scale, fresh = method.scale(statistic, held.state, held.lr)
     direction.set_scale(scale)
     if scale is not None:
         total = total * scale
-    sums, stage = sums[: len(wanted)], SUM
+    sums, stage = sums[: len(requested)], SUM
     while True:
         stage += 1
         try:
-            wanted = steps.send(sums)
+            requested = steps.send(sums)
         except StopIteration as stop:
             update: Update = stop.value
             break
-        answer = yield AllReduce(wanted, stage)
-        sums = cast(list[Tensor], answer)
+        answer = yield AllReduce(requested, stage)
+        sums = cast(Sums, answer)
     probe = update.finiteness_probe
     if probe is None:
         answer = yield AllReduce([update.x.sum((-2, -1))], stage)
-        (probe,) = cast(list[Tensor], answer)
-    return update, fresh, torch.isfinite(total + probe)
+        (probe,) = cast(Sums, answer)
+    finite = torch.isfinite(total + probe)
+    counts = {name: held.state[name] + more for name, more in update.counts(finite).items()}
+    return update, {**fresh, **counts}, finite
 
 
-def _count(state: State, update: Update, finite: Tensor) -> State:
-    return {name: state[name] + more for name, more in update.counts(finite).items()}
+def _mask(held: Held, new: State, finite: Tensor) -> State:
+    """What is new where it is finite, else what is held."""
+    return {name: where(finite, value, held.state[name]) for name, value in new.items()}
 
 
 def _step_number(state: State, lr: Tensor) -> Tensor:
@@ -250,7 +291,7 @@ def _step_blocks(
     g: Tensor,
     state: State,
     lr: Tensor,
-    scaled: tuple[Tensor | None, State] | None = None,
+    scaled: tuple[Tensor | None, State] | None,
 ) -> tuple[Tensor, State]:
     """The step of whole matrices, in blocks that fit the cache.
 
@@ -260,7 +301,7 @@ def _step_blocks(
         g: their gradient; or the direction up to its factor, where ``scaled`` is given.
         state: their state.
         lr: learning rate.
-        scaled: what :func:`scale_of` returns.
+        scaled: what :meth:`Method.scale` returns.
     """
     if x.shape[0] == 0:
         return x, state
@@ -281,8 +322,3 @@ def _step_blocks(
         torch.cat([new_x for new_x, _ in results]),
         {name: torch.cat([new[name] for _, new in results]) for name in results[0][1]},
     )
-
-
-def _keep_finite(held: Held, x: Tensor, state: State, finite: Tensor) -> Result:
-    """What is new where it is finite, else what is held."""
-    return where(finite, x, held.x), {name: where(finite, new, held.state[name]) for name, new in state.items()}

@@ -22,7 +22,7 @@ class BucketPlan(NamedTuple):
         device: where.
         form: the form of the step, for POGO one of :data:`orthoptim.stiefel.FORMS`.
         blocks: in how many parts.
-        strategy: how matrices travel between ranks, one of :data:`orthoptim.distributed.choice.STRATEGIES`.
+        strategy: how matrices travel between ranks, see :mod:`orthoptim.distributed.strategies`.
         bytes: memory of the matrices.
         name: the parameter, or the first of several.
     """

@@ -10,6 +10,20 @@ from orthoptim.optim.pogo import POGO
 from orthoptim.optim.rgd import RGD
 from orthoptim.optim.rsdm import RSDM
 from orthoptim.optim.slpg import SLPG
+from orthoptim.optim.stiefel_muon import StiefelMuon
 from orthoptim.optim.wrap import wrap
 
-__all__ = ["POGO", "RGD", "RSDM", "SLPG", "Drift", "Landing", "LandingPC", "Orthoptimizer", "Plan", "Update", "wrap"]
+__all__ = [
+    "POGO",
+    "RGD",
+    "RSDM",
+    "SLPG",
+    "Drift",
+    "Landing",
+    "LandingPC",
+    "Orthoptimizer",
+    "Plan",
+    "StiefelMuon",
+    "Update",
+    "wrap",
+]

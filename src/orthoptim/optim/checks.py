@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from orthoptim import stiefel
-from orthoptim.distributed import dtensor_ops
+from orthoptim.distributed import matrices as sharded
 from orthoptim.distributed.layout import cutting_dims
 from orthoptim.engine.naming import named, parameter_name
 from orthoptim.functional import rounding
@@ -21,7 +21,7 @@ from orthoptim.views import View
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
-# ShardedBucket drawn by ranks with different seeds are p/√n away, or so, once put together; that was not meant.
+# Pieces drawn by ranks with different seeds are p/√n away, or so, once put together; that was not meant.
 _ASSEMBLED = 0.1
 
 
@@ -99,8 +99,13 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
 
 
 @torch.no_grad()
-def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
+def repair_(groups: Mapping[int, Mapping[str, Any]]) -> dict[Tensor, Tensor]:
     """Bring nearly orthonormal parameters onto the manifold; refuse the others. All are checked before one is changed.
+
+    Each matrix of a DTensor is measured and repaired on one rank.
+
+    Args:
+        groups: constrained param groups by their index.
 
     Returns:
         The parameters that were moved, with their former values.
@@ -108,66 +113,89 @@ def repair_(group: Mapping[str, Any], label: str) -> dict[Tensor, Tensor]:
     Raises:
         ValueError: for a parameter that is not finite, or too far away to know what was meant.
     """
-    view, side = View.of(group["view"]), group["side"]
-    repairs: list[tuple[Tensor, list[Tensor]]] = []
-    sharded = [param for param in group["params"] if is_dtensor(param) and has_values(param)]
-    distances = dtensor_ops.max_distance(sharded, view, side) if sharded else []
-    far_sharded: dict[Tensor, float] = dict(zip(sharded, distances, strict=True))
-    for name, param in named(group, label):
-        if param.is_meta:
-            warn_user(
-                f"{name} is on the meta device and cannot be checked; module.to_empty() makes new parameters, which "
-                "this optimizer does not know: build it after the model has its values"
-            )
-        if not has_values(param) or param.numel() == 0:
-            continue
-        dtype = compute_dtype(param.dtype)
-        matrices = [] if is_dtensor(param) else view.to_matrices(param.detach().to(dtype), side)
-        with full_precision(param.device):
-            far = far_sharded[param] if is_dtensor(param) else _largest([stiefel.distance(x) for x in matrices])
-        if not math.isfinite(far):
-            raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
-        if far <= rounding(param.dtype, max(part.p for part in view.parts(param.shape, side))):
-            continue
-        if is_dtensor(param) and far > _ASSEMBLED and cutting_dims(param, view):
-            raise ValueError(
-                f"{name} is not orthonormal (distance {far:.3g}) when its shards are put together: ranks may have "
-                "initialised them with different seeds; call orthoptim.orthogonalize_ on it, with "
-                f"view={group['view']!r} and side={side!r}, before building the optimizer"
-            )
-        # the Frobenius norm bounds the spectral one, which is dearer
-        if far >= _REPAIRABLE and _spectral_distance(param, matrices, view, side) >= _REPAIRABLE:
-            raise ValueError(
-                f"{name} is not orthonormal (distance {far:.3g}): call orthoptim.orthogonalize_ on it, with "
-                f"view={group['view']!r} and side={side!r}, before building the optimizer"
-            )
-        if far > _WORTH_A_WARNING:
-            warn_user(
-                f"{name} was not orthonormal (distance {far:.3g}) and has been moved to the nearest point that is; "
-                "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)"
-            )
-        with full_precision(param.device):
-            near = dtensor_ops.whole_matrices(param, view, side) if is_dtensor(param) else matrices
-            repairs.append((param, [stiefel.newton_schulz(x) for x in near]))
-    former = {param: param.detach().clone() for param, _ in repairs}
-    for param, matrices in repairs:
-        if is_dtensor(param):
-            dtensor_ops.write_matrices_(param, matrices, view, side)
-        else:
-            param.copy_(view.from_matrices(matrices, param.shape, side))
+    given = [
+        (name, param, View.of(group["view"]), group["side"])
+        for index, group in groups.items()
+        for name, param in named(group, f"group {index}")
+    ]
+    with full_precision(*{param.device for _, param, _, _ in given}):
+        distances = _distances([(param, view, side) for _, param, view, side in given])
+        repairs = []
+        for name, param, view, side in given:
+            if param.is_meta:
+                warn_user(
+                    f"{name} is on the meta device and cannot be checked; module.to_empty() makes new parameters, "
+                    "which this optimizer does not know: build it after the model has its values"
+                )
+            if id(param) in distances and _needs_repair(name, param, view, side, *distances[id(param)]):
+                repairs.append((param, view, side))
+        former = {param: param.detach().clone() for param, _, _ in repairs}
+        dtensors = [sharded.Matrices(param, view, side) for param, view, side in repairs if is_dtensor(param)]
+        if dtensors:
+            sharded.apply(dtensors, lambda x: [stiefel.newton_schulz(x)], numbers=0, writes=True)
+        for param, view, side in repairs:
+            if not is_dtensor(param):
+                matrices = view.to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
+                new = [stiefel.newton_schulz(x) for x in matrices]
+                param.copy_(view.from_matrices(new, param.shape, side))
     return former
+
+
+def _needs_repair(name: str, param: Tensor, view: View, side: str, far: float, spectral: float) -> bool:
+    """Whether a parameter is to be moved to the manifold; raises where it is too far away for that."""
+    if not math.isfinite(far):
+        raise ValueError(f"{name} is not finite: load or initialise it before building the optimizer")
+    if far <= rounding(param.dtype, max(part.p for part in view.parts(param.shape, side))):
+        return False
+    shown = view if view.is_divided else view.name
+    cure = f"call orthoptim.orthogonalize_ on it, with view={shown!r} and side={side!r}, before building the optimizer"
+    if is_dtensor(param) and far > _ASSEMBLED and cutting_dims(param, view):
+        raise ValueError(
+            f"{name} is not orthonormal (distance {far:.3g}) when its shards are put together: ranks may have "
+            f"initialised them with different seeds; {cure}"
+        )
+    if spectral >= _REPAIRABLE:
+        raise ValueError(f"{name} is not orthonormal (distance {far:.3g}): {cure}")
+    if far > _WORTH_A_WARNING:
+        warn_user(
+            f"{name} was not orthonormal (distance {far:.3g}) and has been moved to the nearest point that is; "
+            "call orthoptim.orthogonalize_ to do so yourself (load_state_dict takes this back)"
+        )
+    return True
+
+
+def _distances(given: Sequence[tuple[Tensor, View, str]]) -> dict[int, tuple[float, float]]:
+    """The largest ‖XXᴴ − I‖_F and ‖XXᴴ − I‖₂ of the matrices of each parameter that has values, by ``id``."""
+    found: dict[int, tuple[float, float]] = {}
+    present = [(param, view, side) for param, view, side in given if has_values(param) and param.numel()]
+    dtensors = [sharded.Matrices(param, view, side) for param, view, side in present if is_dtensor(param)]
+    if dtensors:
+        params = [each.param for each in dtensors]
+        values = sharded.apply(dtensors, _both_distances, numbers=2)
+        columns = [sharded.largest(params, [numbers[k] for numbers in values]) for k in range(2)]
+        found |= {id(param): pair for param, *pair in zip(params, *columns, strict=True)}  # type: ignore[misc]
+    for param, view, side in present:
+        if not is_dtensor(param):
+            results = [
+                _both_distances(x) for x in view.to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
+            ]
+            found[id(param)] = (_largest([far for far, _ in results]), _largest([each for _, each in results]))
+    return found
+
+
+def _both_distances(x: Tensor) -> list[Tensor]:
+    """‖XXᴴ − I‖_F and, where that does not bound it well enough, ‖XXᴴ − I‖₂, which is dearer."""
+    far = stiefel.distance(x)
+    spectral = far.clone()
+    unclear = (far >= _REPAIRABLE) & torch.isfinite(far)
+    if bool(unclear.any()):
+        spectral[unclear] = torch.linalg.eigvalsh(stiefel.defect(x[unclear])).abs().amax(-1)
+    return [far, spectral]
 
 
 def _largest(values: Sequence[Tensor]) -> float:
     """The largest of all values; NaN, if there is one among them."""
     return float(torch.cat([value.reshape(-1) for value in values]).max())
-
-
-def _spectral_distance(param: Tensor, matrices: list[Tensor], view: View, side: str) -> float:
-    """The largest ‖XXᴴ − I‖₂ of the matrices X of a parameter; of a DTensor, on any rank."""
-    if is_dtensor(param):
-        return dtensor_ops.spectral_distance(param, view, side)
-    return _largest([torch.linalg.eigvalsh(stiefel.defect(x)).abs() for x in matrices])
 
 
 def check_gradients(groups: list[dict[str, Any]]) -> None:

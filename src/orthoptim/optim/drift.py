@@ -1,39 +1,83 @@
 """What :meth:`Orthoptimizer.drift` tells: distances and counters of the parameters of a group."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from orthoptim.distributed import dtensor_ops
+from orthoptim import stiefel
+from orthoptim.distributed import matrices as sharded
 from orthoptim.engine.naming import common_name, names_of
 from orthoptim.engine.telemetry import Drift
-from orthoptim.functional import distance
 from orthoptim.precision import full_precision
-from orthoptim.tensors import compute_dtype, full, is_dtensor
-from orthoptim.views import View, ViewLike
+from orthoptim.tensors import compute_dtype, is_dtensor, local_part
+from orthoptim.views import View
+
+COUNTERS = ("num_updates", "clipped", "rescued")
 
 _MAYBE_DEFICIENT = 0.99  # a matrix without full rank is at distance 1 at least, up to rounding
 
 
 def drift_of(
-    group: Mapping[str, Any],
-    index: int,
+    groups: Mapping[int, Mapping[str, Any]],
     state: Mapping[Tensor, Mapping[str, Tensor]],
     per_parameter: bool = False,
 ) -> list[Drift]:
-    """The rows of a constrained group, the index-th: one, or one for each parameter."""
-    view, side = group["view"], group["side"]
-    names = names_of(group)
+    """The rows of constrained groups, by their index: one for each group, or one for each parameter.
+
+    Each matrix of a DTensor is measured on one rank; the number of collectives does not depend on that of parameters.
+    """
+    params = [param for group in groups.values() for param in group["params"]]
+    views = [(View.of(group["view"]), group["side"]) for group in groups.values() for _ in group["params"]]
+    measured = _measure_all(params, views, state)
     rows: list[Drift] = []
-    for name, param in zip(names, group["params"], strict=True):
-        values = distance(param, view=view, side=side).reshape(-1).double().cpu()
-        deficient = _count_deficient(param, view, side) if not bool((values < _MAYBE_DEFICIENT).all()) else 0
-        skipped, clipped, rescued = _counts(state.get(param, {}))
-        distances = (float(values.mean()), float(values.max())) if len(values) else (0.0, 0.0)  # of an empty batch
-        rows.append(Drift(index, len(values), *distances, skipped, clipped, rescued, deficient, name))
-    return rows if per_parameter else [_together(rows, index, common_name(names))]
+    for index, group in groups.items():
+        names, of_group = names_of(group), []
+        for name in names:
+            matrices, total, far, taken, clipped, rescued, deficient, steps = next(measured)
+            mean = total / matrices if matrices else 0.0
+            skipped = int(steps * matrices - taken) if steps else 0
+            counts = (skipped, int(clipped), int(rescued), int(deficient))
+            of_group.append(Drift(index, int(matrices), mean, far if matrices else 0.0, *counts, name))
+        rows.extend(of_group if per_parameter else [_together(of_group, index, common_name(names))])
+    return rows
+
+
+def _measure_all(
+    params: Sequence[Tensor], views: Sequence[tuple[View, str]], state: Mapping[Tensor, Mapping[str, Tensor]]
+) -> Iterator[tuple[float, ...]]:
+    """Yield for each parameter what the names in :func:`drift_of` say."""
+    dtensors = [sharded.Matrices(param, *view) for param, view in zip(params, views, strict=True) if is_dtensor(param)]
+    devices = {param.device for param in params}
+    values: dict[int, list[Tensor]] = {}
+    with full_precision(*devices):
+        if dtensors:
+            found = sharded.apply(dtensors, _measure, numbers=2)
+            values = {id(each.param): numbers for each, numbers in zip(dtensors, found, strict=True)}
+        for param, (view, side) in zip(params, views, strict=True):
+            if not is_dtensor(param):
+                matrices = view.to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
+                results = [_measure(x) for x in matrices]
+                values[id(param)] = [torch.cat([each[k].reshape(-1) for each in results]) for k in range(2)]
+    sums, tops = [], []
+    for param in params:
+        distances, deficient = (each.reshape(-1).double().cpu() for each in values[id(param)])
+        held = state.get(param, {})
+        counters = [local_part(held[name]).sum().item() if name in held else 0 for name in COUNTERS]
+        sums.append([len(distances), float(distances.sum()), *counters, float(deficient.sum())])
+        tops.append(float(distances.max()) if len(distances) else -torch.inf)
+    if dtensors:
+        places = [i for i, param in enumerate(params) if is_dtensor(param)]
+        device = dtensors[0].param.device
+        rows = torch.tensor([sums[i] for i in places], dtype=torch.float64, device=device)
+        local_tops = [torch.tensor(tops[i], dtype=torch.float64, device=device) for i in places]
+        maxima = sharded.largest([each.param for each in dtensors], local_tops)
+        for i, row, top in zip(places, sharded.sum_over_ranks(dtensors, rows).tolist(), maxima, strict=True):
+            sums[i], tops[i] = row, top
+    for param, (count, total, *counted), top in zip(params, sums, tops, strict=True):
+        steps = float(state[param]["step"]) if "num_updates" in state.get(param, {}) else 0.0
+        yield count, total, top, *counted, steps
 
 
 def _together(rows: Sequence[Drift], index: int, name: str) -> Drift:
@@ -47,23 +91,14 @@ def _together(rows: Sequence[Drift], index: int, name: str) -> Drift:
     return Drift(index, matrices, mean, largest, skipped, clipped, rescued, deficient, name)
 
 
-def _counts(state: Mapping[str, Tensor]) -> tuple[int, int, int]:
-    """Steps of a parameter's matrices that were skipped, clipped and rescued."""
-    if "num_updates" not in state:
-        return 0, 0, 0
-    taken, clipped, rescued = (int(full(state[name]).sum()) for name in ("num_updates", "clipped", "rescued"))
-    return int(state["step"]) * state["num_updates"].numel() - taken, clipped, rescued
-
-
-def _count_deficient(param: Tensor, view: ViewLike, side: str) -> int:
-    """How many matrices do not have full rank; collective for a DTensor."""
-    with full_precision(param.device):
-        if is_dtensor(param):
-            found: Tensor = dtensor_ops.measure(param, View.of(view), side, _is_deficient)
-        else:
-            matrices = View.of(view).to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
-            found = View.of(view).join_values([_is_deficient(x) for x in matrices])
-    return int(found.sum())
+def _measure(x: Tensor) -> list[Tensor]:
+    """The distances of matrices (..., p, n), and 1 for each that does not have full rank, else 0."""
+    distances = stiefel.distance(x)
+    deficient = torch.zeros_like(distances)
+    near = distances < _MAYBE_DEFICIENT
+    if not bool(near.all()):
+        deficient[~near] = _is_deficient(x[~near])
+    return [distances, deficient]
 
 
 def _is_deficient(x: Tensor) -> Tensor:

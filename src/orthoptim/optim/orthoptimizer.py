@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
-from orthoptim.distributed.handshake import agreement
-from orthoptim.distributed.sharded_state import init_state
-from orthoptim.distributed.sharded_step import ShardedStep
+from orthoptim.distributed.buckets import ROUND_BYTES
+from orthoptim.distributed.handshake import agree, find_dtensors
+from orthoptim.distributed.handshake import describe as describe_groups
+from orthoptim.distributed.state import init_state
+from orthoptim.distributed.step import ShardedStep
 from orthoptim.engine.local_step import LocalStep
 from orthoptim.engine.memory import keep_freed_memory
 from orthoptim.engine.plan import Plan, describe
@@ -54,6 +56,11 @@ class Orthoptimizer(Optimizer):
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
     has_kernels: ClassVar[bool] = False  # whether engine.kernels computes what update does; not inherited
+    base_options: ClassVar[frozenset[str]] = frozenset()  # arguments of __init__ that it gives to its base
+    round_bytes: int = ROUND_BYTES
+    """How much of the matrices that are cut is under way at a time, for each rank: a step takes about ten times as much
+    memory. Matrices that are larger travel one for each rank, and do not overlap. Set it on an optimizer, on all ranks
+    alike; 0 takes the least memory."""
     _names: ClassVar[frozenset[str]]
     _base_keys: ClassVar[dict[str, dict[str, str]]]  # where a group keeps each hyperparameter of its base
     _plan_options: ClassVar[tuple[str, ...]]  # those of a group that its plan depends on
@@ -62,15 +69,19 @@ class Orthoptimizer(Optimizer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         parameters = show_common_options(cls).parameters
-        cls._names = frozenset(parameters)
+        cls._names = frozenset(parameters) - cls.base_options
         cls._base_keys = {}
         cls._plan_options = ("base", *sorted(cls._names - {"self", "params", "lr", "base"}))
         cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse keyword arguments that the method does not have before Python does, which has no cure to offer."""
-        if not cls._takes_any:
-            keywords.check_keywords(cls.__name__, kwargs, cls._names - {"self"})
+        try:
+            if not cls._takes_any:
+                keywords.check_keywords(cls.__name__, kwargs, (cls._names | cls.base_options) - {"self"})
+        except TypeError as error:
+            agree(find_dtensors([*args[:1], kwargs]), {}, error)
+            raise
         return super().__new__(cls)
 
     def __init__(
@@ -80,18 +91,18 @@ class Orthoptimizer(Optimizer):
         base: Base,
         **options: Any,
     ) -> None:
-        defaults = {"lr": lr, **DEFAULTS, **options, **flatten_base(base, self._names)}
-        params = checks.check_params(params, type(self).__name__)
         keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
+        self._offered: list[Tensor] | None = []
         self._forget_plans()
+        error = None
         try:
-            super().__init__(params, defaults)
-        except Exception:
-            with torch.no_grad():
-                for param, (former, _) in self._repaired.items():
-                    param.copy_(former)
-            raise
+            params = checks.check_params(params, type(self).__name__)
+            super().__init__(params, {"lr": lr, **DEFAULTS, **options, **flatten_base(base, self._names)})
+        except Exception as caught:  # to be raised on all ranks
+            error = caught
+        offered, self._offered = [*find_dtensors(params), *self._offered], None
+        self._complete_groups(0, offered, error)
 
     # What a method provides
 
@@ -160,20 +171,40 @@ class Orthoptimizer(Optimizer):
     # torch.optim
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, constrained or ordinary; see :meth:`torch.optim.Optimizer.add_param_group`."""
-        param_group = dict(param_group)  # the caller may want to build another optimizer from it
+        """Add a group, constrained or ordinary; see :meth:`torch.optim.Optimizer.add_param_group`.
+
+        Collective for DTensors: every rank must add a group like it.
+        """
+        building, count = self._offered is not None, len(self.param_groups)
+        offered: list[Tensor] = [] if self._offered is None else self._offered
+        error = None
+        try:
+            self._append_group(dict(param_group), offered)  # the caller may build another optimizer from it
+        except Exception as caught:
+            if building:
+                raise
+            error = caught
+        if not building:
+            self._complete_groups(count, offered, error)
+
+    def _append_group(self, param_group: dict[str, Any], offered: list[Tensor]) -> None:
+        """Check all of a group that can be checked without looking at values, and append it."""
         algorithm = param_group.setdefault("algorithm", self.algorithm)
         label = f"group {len(self.param_groups)}"
+        if "params" in param_group:
+            param_group["params"] = checks.check_params(param_group["params"], label)
+            offered.extend(find_dtensors(param_group))
         if algorithm not in (self.algorithm, *ordinary.DEFAULTS):
             known = ", ".join([self.algorithm, *ordinary.DEFAULTS])
             raise ValueError(f"Invalid algorithm of {label}: {algorithm!r}; choose one of {known}")
         if "params" in param_group:
-            param_group["params"] = checks.check_params(param_group["params"], label)
             checks.check_naming(param_group["params"], param_group, self.param_groups, label)
-        mine = algorithm == self.algorithm
-        defaults = group_defaults(param_group, self.defaults, self._names) if mine else ordinary.DEFAULTS[algorithm]
+        constrained = algorithm == self.algorithm
+        defaults = (
+            group_defaults(param_group, self.defaults, self._names) if constrained else ordinary.DEFAULTS[algorithm]
+        )
         given = set(param_group)
-        if mine:
+        if constrained:
             refuse_without_effect(param_group, defaults, label)
             given = set(param_group)
             keywords.check_names(given, set(defaults), self._known_names(), label)
@@ -186,17 +217,32 @@ class Orthoptimizer(Optimizer):
         try:
             for key in self.defaults.keys() - defaults.keys() - given:
                 del group[key]  # torch fills every group with the defaults of the constrained ones
-            with agreement(group, label):
-                if mine:
-                    self._check_group(group, label)
-                else:
-                    ordinary.check(group)
-            if mine:
-                former = checks.repair_(group, label)
-                self._repaired.update({param: (value, param._version) for param, value in former.items()})
-            self._init_placed(group)
+            if constrained:
+                self._check_group(group, label)
+            else:
+                ordinary.check(group)
         except Exception:
             self.param_groups.pop()
+            raise
+
+    def _complete_groups(self, first: int, offered: list[Tensor], error: Exception | None) -> None:
+        """Let ranks agree on the groups from the ``first`` on, bring their matrices to the manifold, create state.
+
+        Args:
+            first: index of the first new group.
+            offered: the DTensors that were given.
+            error: what is wrong with the groups on this rank.
+        """
+        new = self.param_groups[first:] if error is None else []
+        try:
+            agree(offered, describe_groups(new, first) if offered and error is None else {}, error)
+            constrained = {i: group for i, group in enumerate(new, first) if group["algorithm"] == self.algorithm}
+            former = checks.repair_(constrained)
+            self._repaired.update({param: (value, param._version) for param, value in former.items()})
+            if any(is_dtensor(param) for group in self.param_groups for param in group["params"]):
+                self.create_state()  # sharded checkpoints are read into the state there is
+        except Exception:
+            del self.param_groups[first:]
             raise
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -204,6 +250,7 @@ class Orthoptimizer(Optimizer):
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)  # which torch adds, and would write into every new group
         self.__dict__.setdefault("_repaired", {})
+        self._offered = None
         self._forget_plans()
         for group in self.param_groups:
             if group["algorithm"] == self.algorithm:
@@ -253,7 +300,7 @@ class Orthoptimizer(Optimizer):
             for index, work in local.items():
                 for tensors, more in zip(prepared[index], work, strict=True):
                     tensors.extend(more)
-            local_views = sharded.plan.local_views
+            local_views = sharded.local_views
         for index, (group, (params, grads, states)) in enumerate(zip(self.param_groups, prepared, strict=True)):
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, params, grads, states, self.state)
@@ -314,13 +361,8 @@ class Orthoptimizer(Optimizer):
             >>> opt.drift().as_dict()["group0/max_distance"]
             0.0
         """
-        rows = [
-            row
-            for index, group in enumerate(self.param_groups)
-            if group["algorithm"] == self.algorithm
-            for row in drift_of(group, index, self.state, per_parameter)
-        ]
-        return DriftTable(rows, per_parameter)
+        constrained = {i: group for i, group in enumerate(self.param_groups) if group["algorithm"] == self.algorithm}
+        return DriftTable(drift_of(constrained, self.state, per_parameter), per_parameter)
 
     def plan(self, *, per_parameter: bool = False) -> Plan:
         """The plan that ``step`` works through: buckets of like matrices, and how each is stepped.
@@ -343,9 +385,9 @@ class Orthoptimizer(Optimizer):
             >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
             [(5, 'direct-n', 1)]
         """
-        rules, sharded = self._rules(), self._sharded_step().plan if self._dtensors() else None
+        rules, sharded = self._rules(), self._sharded_step() if self._dtensors() else None
         if sharded is not None:
-            sharded.update(rules)
+            sharded.plan(rules)
         plan = Plan()
         for rule in rules:
             params = [param for param in rule.group["params"] if not is_dtensor(param)]
@@ -429,17 +471,18 @@ class Orthoptimizer(Optimizer):
     def _label(self, group: Mapping[str, Any]) -> str:
         return f"group {next(i for i, other in enumerate(self.param_groups) if other is group)}"
 
-    def _init_placed(self, group: dict[str, Any]) -> None:
-        """Create the state of DTensors now: checkpoints of sharded optimizers are read into the state there is."""
-        for param in group["params"]:
-            if not is_dtensor(param) or not has_values(param):
-                continue
-            if not param.requires_grad and group["algorithm"] != self.algorithm:
-                continue  # torch.distributed.checkpoint expects no state of what is frozen, and it takes memory
-            if group["algorithm"] == self.algorithm:
-                self._init_state(param, group, self.state[param])
-            else:
-                ordinary.init_state(param, group, self.state[param], eager=True)
+    def create_state(self) -> None:
+        """Create the state of all parameters now rather than in their first step; see :meth:`_complete_groups`."""
+        for group in self.param_groups:
+            constrained = group["algorithm"] == self.algorithm
+            for param in group["params"]:
+                # torch.distributed.checkpoint expects no state of what is frozen, and it takes memory
+                if not has_values(param) or not (param.requires_grad or (constrained and is_dtensor(param))):
+                    continue
+                if constrained:
+                    self._init_state(param, group, self.state[param])
+                else:
+                    ordinary.init_state(param, group, self.state[param], eager=True)
 
     def _kinds(self, group: Mapping[str, Any]) -> dict[str, Kind]:
         """The state that a step changes, beside ``step`` and ``master``."""
@@ -478,6 +521,7 @@ class Orthoptimizer(Optimizer):
     def _sharded_step(self) -> ShardedStep:
         if self._sharded is None:
             self._sharded = ShardedStep()
+        self._sharded.round_bytes = self.round_bytes
         return self._sharded
 
     def _read(self, state_dict: StateDict) -> Loaded:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import StateDict
 
 from orthoptim.distributed.handshake import agree
-from orthoptim.distributed.sharded_state import place
+from orthoptim.distributed.state import place
 from orthoptim.engine.naming import parameter_name
 from orthoptim.engine.state import EntrySpec, entries
 from orthoptim.optim import ordinary
@@ -126,7 +126,7 @@ def read(
                     work.append((param, new, specs, held))
     except Exception as caught:  # to be raised on all ranks
         error = caught
-    agree([param for group in groups for param in group["params"]], [], error)
+    agree([param for group in groups for param in group["params"]], {}, error)
     keys = {key for saved in state_dict["param_groups"] for key in saved["params"]}
     # what belongs to no parameter is kept, as torch does
     state = defaultdict(dict, {key: value for key, value in state_dict["state"].items() if key not in keys})

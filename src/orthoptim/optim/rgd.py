@@ -14,6 +14,8 @@ from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
 from orthoptim.validation import check_choice
 
+_FAR = 0.1  # beyond what rounding to half precision explains
+
 
 class RGD(Orthoptimizer):
     r"""Riemannian gradient descent.
@@ -31,8 +33,10 @@ class RGD(Orthoptimizer):
         lr: η.
         base: turns the gradient into the direction G.
         metric: ``"euclidean"`` (above) or ``"canonical"``, D = G − XGᴴX.
-        retraction: ``"qr"``, ``"polar"`` (the nearest point) or ``"cholesky"`` (QR by a Cholesky factor: the fastest,
-            and the fewest bytes between ranks).
+        retraction: ``"qr"``, ``"polar"`` (the nearest point), ``"cholesky"`` (QR by a Cholesky factor: the fastest,
+            and the fewest bytes between ranks), ``"cayley"`` (the Cayley transform, by a linear system) or
+            ``"cayley-iterative"`` (the same by two fixed-point iterations, which shorten steps beyond their reach;
+            products only).
         {common}
 
     Example:
@@ -62,6 +66,9 @@ class RGD(Orthoptimizer):
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
     ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
+        if group["retraction"] in stiefel.CAYLEY:
+            rotated: Update = yield _cayley(x, direction, lr, group)
+            return rotated
         g = direction.matrices
         b, square = yield [x @ g.mH, stiefel.square_norm(x)]
         y = stiefel.tangent_leap(x, g, b, direction.times(lr), group["metric"])
@@ -70,11 +77,21 @@ class RGD(Orthoptimizer):
 
     @classmethod
     def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """See :meth:`Orthoptimizer.steps_columns`; Householder's QR needs all of them."""
-        return bool(group["retraction"] != "qr")
+        """See :meth:`Orthoptimizer.steps_columns`; Householder's QR and Cayley's transform need all of them."""
+        return bool(group["retraction"] in ("polar", "cholesky"))
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:
         """See :meth:`Orthoptimizer.check_options`."""
         check_choice("metric", group["metric"], stiefel.METRICS)
-        check_choice("retraction", group["retraction"], stiefel.RETRACTIONS)
+        check_choice("retraction", group["retraction"], (*stiefel.RETRACTIONS, *stiefel.CAYLEY))
+
+
+def _cayley(x: Tensor, direction: Direction, lr: Tensor, group: Mapping[str, Any]) -> ColumnSums[Update]:
+    """A rotation leaves XXᴴ as it is: what was written off the manifold is projected first, and counted as rescued."""
+    far = ~(stiefel.distance(x) <= _FAR)
+    start, probe = yield stiefel.project_where(far, x)
+    d = stiefel.tangent(start, direction.matrices, group["metric"])
+    new = stiefel.CAYLEY[group["retraction"]](start, d, direction.times(lr))
+    # a step whose length overflows has nothing to rotate by
+    return Update(new + (0 * probe)[:, None, None], rescued=far)

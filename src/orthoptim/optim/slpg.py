@@ -36,8 +36,9 @@ class SLPG(Orthoptimizer):
         {params}
         lr: η.
         base: turns the gradient into the direction G.
-        barzilai_borwein: multiply η by the short Barzilai–Borwein step length |⟨S,Y⟩/⟨Y,Y⟩|, S and Y the last changes
-            of X and D, and land twice, as the authors' package does; for deterministic problems, with lr = 1.
+        barzilai_borwein: multiply η by the short Barzilai–Borwein step length, the absolute value of ⟨S,Y⟩/⟨Y,Y⟩ with S
+            and Y the last changes of X and D, and land twice, as the authors' package does; for deterministic problems,
+            with lr = 1.
         project_at_end: :meth:`finish` then projects onto the manifold.
         {common}
 

@@ -1,6 +1,7 @@
 """wrap: any torch optimizer, made orthogonal."""
 
-from collections.abc import Callable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import chain
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.optim.optimizer import Optimizer, StateDict
 from orthoptim.base import SGD
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.plan import Plan
+from orthoptim.engine.state import apart
 from orthoptim.engine.telemetry import DriftTable
 from orthoptim.groups import Patterns, param_groups
 from orthoptim.literals import LandingPolicy
@@ -18,6 +20,8 @@ from orthoptim.optim.inner import check_inner, step_inner
 from orthoptim.optim.orthoptimizer import Params
 from orthoptim.optim.pogo import POGO
 from orthoptim.optim.positions import Positions
+
+_PREFIX = "landing_"  # of the state of landing in the state dict of a wrapped optimizer
 
 
 def wrap(
@@ -64,6 +68,31 @@ def wrap(
     return Wrapped(optimizer, constrained, landing)
 
 
+class JointState(MutableMapping[Any, Any]):
+    """The state of the inner optimizer, which is written to; that of landing can be read under prefixed names."""
+
+    def __init__(self, inner: MutableMapping[Any, Any], landing: Mapping[Any, Mapping[str, Any]]) -> None:
+        self._inner, self._landing = inner, landing
+
+    def __getitem__(self, key: Any) -> Any:
+        held, landing = self._inner[key], self._landing.get(key, {})
+        if not held or not landing:
+            return held
+        return ChainMap(held, {_PREFIX + name: value for name, value in landing.items()})
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._inner[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._inner[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._inner)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
 class Wrapped(Optimizer):
     """What :func:`wrap` returns."""
 
@@ -88,9 +117,9 @@ class Wrapped(Optimizer):
         return self.inner.param_groups
 
     @property
-    def state(self) -> Any:  # type: ignore[override]
-        """That of the inner optimizer."""
-        return self.inner.state
+    def state(self) -> "JointState":  # type: ignore[override]
+        """That of the inner optimizer, and that of landing beside it."""
+        return JointState(self.inner.state, self.lander.state)
 
     def __getattr__(self, name: str) -> Any:
         """What only the inner optimizer has."""
@@ -121,7 +150,9 @@ class Wrapped(Optimizer):
                     param.copy_(old)
             raise
         self._refuse_new_shapes(params, before)
-        self._land(params, before)
+        # torch.distributed.checkpoint creates state by a step at learning rates of zero, which must move nothing
+        if not all(_is_zero(group.get("lr")) for group in self.inner.param_groups):
+            self._land(params, before)
         return loss
 
     @torch.no_grad()
@@ -213,11 +244,22 @@ class Wrapped(Optimizer):
         return new
 
     def state_dict(self) -> StateDict:
-        """That of the inner optimizer, and under ``"landing"`` the counters and master copies of landing."""
+        """That of the inner optimizer, with the state of landing beside its own.
+
+        It has names such as ``landing_num_updates``. So tools that rename parameters keep it, as
+        ``torch.distributed.checkpoint`` does.
+        """
         self._follow()
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
-        state_dict = {**self.inner.state_dict(), "landing": self.lander.state_dict()}
+        self.lander.create_state()  # a checkpoint is read into the entries there are
+        state_dict = self.inner.state_dict()
+        state = dict(state_dict["state"])
+        for key, param in self._keys(state_dict):
+            landing = apart(self.lander.state.get(param, {}))
+            if landing:
+                state[key] = {**state.get(key, {}), **{_PREFIX + name: value for name, value in landing.items()}}
+        state_dict = {**state_dict, "state": state}
         for after in self._optimizer_state_dict_post_hooks.values():
             state_dict = after(self, state_dict) or state_dict
         return state_dict
@@ -227,13 +269,32 @@ class Wrapped(Optimizer):
         self._follow()
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
-        if "landing" not in state_dict:
-            raise ValueError("loaded state dict has no 'landing': it was not saved by a wrapped optimizer")
-        self.lander.check_state_dict(state_dict["landing"])  # before anything changes
-        self.inner.load_state_dict({key: value for key, value in state_dict.items() if key != "landing"})
-        self.lander.load_state_dict(state_dict["landing"])
+        inner_state, landing = dict(state_dict.get("state", {})), self.lander.state_dict()
+        keys = {param: key for key, param in zip_ids(landing, self.lander.param_groups)}
+        landing["state"] = {}
+        for key, param in self._keys(state_dict):
+            entries = inner_state.get(key, {})
+            own = {name: value for name, value in entries.items() if not name.startswith(_PREFIX)}
+            if param in keys:
+                landed = {name.removeprefix(_PREFIX): value for name, value in entries.items() if name not in own}
+                if not landed:
+                    raise ValueError(
+                        "loaded state dict has no 'landing_num_updates' of a constrained parameter: it was not saved "
+                        "by a wrapped optimizer"
+                    )
+                landing["state"][keys[param]] = landed
+            inner_state.pop(key, None)
+            if own:
+                inner_state[key] = own
+        self.lander.check_state_dict(landing)  # before anything changes
+        self.inner.load_state_dict({**state_dict, "state": inner_state})
+        self.lander.load_state_dict(landing)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
+
+    def _keys(self, state_dict: StateDict) -> list[tuple[Any, Tensor]]:
+        """The parameters with the keys of their state in a state dict of the inner optimizer."""
+        return zip_ids(state_dict, self.inner.param_groups)
 
     def plan(self, *, per_parameter: bool = False) -> Plan:
         """See :meth:`Orthoptimizer.plan`."""
@@ -244,6 +305,22 @@ class Wrapped(Optimizer):
         """See :meth:`Orthoptimizer.drift`."""
         self._follow()
         return self.lander.drift(per_parameter=per_parameter)
+
+
+def zip_ids(state_dict: StateDict, groups: list[dict[str, Any]]) -> list[tuple[Any, Tensor]]:
+    """The parameters of groups with their ids in a state dict, which has them in the same order."""
+    saved = state_dict.get("param_groups", [])
+    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in groups]:
+        return []  # which the inner optimizer refuses
+    pairs = zip(saved, groups, strict=True)
+    return [pair for ours, group in pairs for pair in zip(ours["params"], group["params"], strict=True)]
+
+
+def _is_zero(lr: Any) -> bool:
+    """Whether a learning rate is known to be zero without waiting for a device."""
+    if isinstance(lr, Tensor):
+        return lr.device.type == "cpu" and lr.numel() == 1 and lr.item() == 0
+    return bool(lr == 0)
 
 
 def _params(lander: POGO) -> list[Tensor]:

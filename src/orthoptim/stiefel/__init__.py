@@ -1,5 +1,6 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
+from orthoptim.stiefel.cayley import CAYLEY
 from orthoptim.stiefel.columns import pogo_columns, tangent_leap
 from orthoptim.stiefel.cost_model import block_size, choose, multiply_adds
 from orthoptim.stiefel.direction import Direction
@@ -19,6 +20,7 @@ from orthoptim.stiefel.geometry import (
     subtract_identity,
     sym,
 )
+from orthoptim.stiefel.hadamard import hadamard
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
 from orthoptim.stiefel.policies import POLICIES, Policy, Rescue, half_factors, land, policy, rescue
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, Retracted, project_where, tangent, whitening
@@ -27,6 +29,7 @@ from orthoptim.stiefel.sums import ColumnSums, flatten, largest, on_one_device
 from orthoptim.stiefel.unrolled import Table, Unrolled, unrolled
 
 __all__ = [
+    "CAYLEY",
     "FORMS",
     "METRICS",
     "POLICIES",
@@ -45,6 +48,7 @@ __all__ = [
     "defect",
     "distance",
     "flatten",
+    "hadamard",
     "half_factors",
     "inner",
     "is_deficient",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils import parametrizations
 
 import orthoptim as oo
-from orthoptim.literals import LandingPolicy
+from orthoptim.literals import LandingPolicy, MsignDtype
 
 Step = Callable[[], Any]
 LR = 0.1
@@ -61,6 +61,19 @@ def torch_adam(**options: Any) -> Callable[[list[Tensor]], Step]:
     return lambda params: torch.optim.Adam(params, lr=1e-6, **options).step
 
 
+def torch_muon(params: list[Tensor]) -> Step:
+    """Unconstrained Muon: five steps of its quintic, in bfloat16."""
+    if any(param.ndim != 2 or param.is_complex() for param in params):
+        raise NotImplementedError("torch.optim.Muon takes real matrices alone")
+    step: Step = torch.optim.Muon(params, lr=1e-6, weight_decay=0).step
+    return step
+
+
+def stiefel_muon(ns_dtype: MsignDtype) -> Callable[[list[Tensor]], Step]:
+    """Muon's steps on the manifold: six steps of Polar Express, a leap and a landing."""
+    return lambda params: oo.StiefelMuon(params, LR, ns_dtype=ns_dtype).step
+
+
 def parametrized(params: list[Tensor]) -> Step:
     """Torch's orthogonal parametrization with Adam: forward, backward through it, and the step."""
     modules: list[Any] = []
@@ -101,7 +114,7 @@ def limit(params: list[Tensor]) -> Step:
 
 
 def methods() -> dict[str, Callable[[list[Tensor]], Step]]:
-    """Every orthoptimizer, POGO compiled first, each with its own base optimizer; and unconstrained Adam."""
+    """Every orthoptimizer, POGO compiled first, each with its own base optimizer; unconstrained Adam and Muon."""
 
     def made(kind: Any, *arguments: Any) -> Callable[[list[Tensor]], Step]:
         return lambda params: kind(params, LR, *arguments).step
@@ -120,6 +133,9 @@ def methods() -> dict[str, Callable[[list[Tensor]], Step]]:
         "RGD": made(oo.RGD),
         "RSDM": rsdm,
         "torch Adam, fused": torch_adam(fused=True),
+        "torch Muon": torch_muon,
+        "StiefelMuon": stiefel_muon("bfloat16"),
+        "StiefelMuon, full": stiefel_muon("full"),
     }
 
 

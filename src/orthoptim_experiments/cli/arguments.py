@@ -1,7 +1,6 @@
 """The arguments of commands: parsed, or refused in one line."""
 
 import fnmatch
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -62,7 +61,8 @@ def chosen_methods(experiment: Experiment, offered: Sequence[str], patterns: Seq
     chosen: list[str] = []
     usual = [name for name in experiment.default_methods if name in offered]  # a variant may have fewer
     for word in words or usual:
-        matching = fnmatch.filter(offered, word)
+        plain = methods.parse(word)[0]
+        matching = [word] if plain != word and plain in offered else fnmatch.filter(offered, word)
         if not matching:
             raise UsageError(f"unknown method {word!r} in {experiment.name}; there are {', '.join(offered)}")
         for name in matching:
@@ -150,23 +150,46 @@ def world_sizes(text: str) -> list[int]:
     return sizes
 
 
-def overrides(settings: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Hyperparameters set by hand, by method.
+def with_settings(names: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """The names, with hyperparameters that are set by hand in them: such a contender has a name of its own.
 
     Example:
-        >>> overrides(["POGO.lr=0.3", "POGO.base=VAdam"], ["POGO"])
-        {'POGO': {'lr': 0.3, 'base': 'VAdam'}}
+        >>> with_settings(["POGO", "RGD"], ["POGO.lr=0.3", "POGO.base=VAdam"])
+        ['POGO:lr=0.3:base=VAdam', 'RGD']
     """
-    by_method: dict[str, dict[str, Any]] = {}
+    changed = {name: name for name in names}
     for setting in settings:
-        left, equals, value = setting.partition("=")
-        method, dot, option = left.rpartition(".")
-        if not (equals and dot and method and option):
-            raise UsageError(f"cannot read --set {setting!r}; write METHOD.OPTION=VALUE, such as POGO.lr=0.3")
-        if method not in names:
-            raise UsageError(f"--set {setting!r}: {method} is not among the methods of this run, {', '.join(names)}")
-        try:
-            by_method.setdefault(method, {})[option] = json.loads(value)
-        except (ValueError, RecursionError):
-            by_method.setdefault(method, {})[option] = value
-    return by_method
+        method, option, value = _setting("--set", setting, names)
+        changed[method] += f":{option}={value}"
+    return list(changed.values())
+
+
+def with_grid(names: Sequence[str], grids: Sequence[str]) -> list[str]:
+    """The names, those of which a grid names values replaced by one contender for each combination of them.
+
+    Example:
+        >>> with_grid(["POGO", "RGD"], ["POGO.lr=0.1,0.3", "POGO.momentum=0,0.9"])[:2]
+        ['POGO:lr=0.1:momentum=0', 'POGO:lr=0.1:momentum=0.9']
+        >>> with_grid(["POGO", "RGD"], ["lr=0.1,0.3"])
+        ['POGO:lr=0.1', 'POGO:lr=0.3', 'RGD:lr=0.1', 'RGD:lr=0.3']
+    """
+    expanded = {name: [name] for name in names}
+    for grid in grids:
+        everyone = "." not in grid.partition("=")[0]
+        for target in names if everyone else [""]:
+            method, option, values = _setting("--grid", f"{target}.{grid}" if everyone else grid, names)
+            points = [value for value in values.split(",") if value]
+            if not points:
+                raise UsageError(f"--grid {grid!r} has no values; write something like POGO.lr=0.1,0.3")
+            expanded[method] = [f"{name}:{option}={value}" for name in expanded[method] for value in points]
+    return [name for variants in expanded.values() for name in variants]
+
+
+def _setting(flag: str, setting: str, names: Sequence[str]) -> tuple[str, str, str]:
+    left, equals, value = setting.partition("=")
+    method, dot, option = left.rpartition(".")
+    if not (equals and dot and method and option):
+        raise UsageError(f"cannot read {flag} {setting!r}; write METHOD.OPTION=VALUE, such as POGO.lr=0.3")
+    if method not in names:
+        raise UsageError(f"{flag} {setting!r}: {method} is not among the methods of this run, {', '.join(names)}")
+    return method, option, value

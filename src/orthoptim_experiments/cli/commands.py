@@ -9,14 +9,17 @@ import torch
 import typer
 from rich.console import Console
 
+from orthoptim_experiments.bench.launches.study import COUNTED
+from orthoptim_experiments.bench.launches.study import launches as count_launches
 from orthoptim_experiments.bench.tables import bench as run_bench
-from orthoptim_experiments.bench.workloads import WORKLOADS
+from orthoptim_experiments.bench.workloads import DEFAULT
 from orthoptim_experiments.cli import arguments, help_pages
 from orthoptim_experiments.cli.data_commands import app as data_app
 from orthoptim_experiments.cli.messages import one_line_errors, tell, tell_defects
-from orthoptim_experiments.cli.run import run
+from orthoptim_experiments.cli.run import load_plugins, run
 from orthoptim_experiments.cli.streams import patient_streams
 from orthoptim_experiments.harness import methods
+from orthoptim_experiments.harness.environment import environment
 from orthoptim_experiments.problems import EXPERIMENTS
 
 
@@ -47,6 +50,7 @@ def report(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    plugin: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="As with `run`: what runs are of.")] = None,
 ) -> None:
     """Write a page on results: curves, table, and what the paper says against what was measured.
 
@@ -56,6 +60,7 @@ def report(
     from orthoptim_experiments.report import describe, find_runs, write_report  # a second of imports
 
     with one_line_errors():
+        load_plugins(plugin)
         runs = find_runs(results or [Path("results")], tell)
         for run in runs:
             tell_defects(run)
@@ -104,7 +109,9 @@ def list_methods(
 
 @app.command()
 def bench(
-    workload: Annotated[list[str] | None, typer.Option(help="W1 … W6; all by default. May be repeated.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="W1 … W6 (the default), W8; W7 with --launches. May be repeated.")
+    ] = None,
     base: Annotated[str, typer.Option(help="Base optimizer: vadam, or sgd with momentum 0.9.")] = "vadam",
     only: Annotated[
         str | None, typer.Option(help="Only contenders whose name contains one of these, by comma.")
@@ -113,6 +120,10 @@ def bench(
         bool, typer.Option("--methods", help="All methods of this library side by side instead of POGO and its peers.")
     ] = False,
     growth: Annotated[bool, typer.Option(help="Also time against number and size of matrices.")] = False,
+    launches: Annotated[
+        bool,
+        typer.Option("--launches", help="Count what a step launches on a GPU instead; needs none, and times nothing."),
+    ] = False,
     seconds: Annotated[float, typer.Option(help="Time for each contender.")] = 3.0,
     threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.")] = 2,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
@@ -122,11 +133,17 @@ def bench(
 
     Contenders take turns, so that noise hits all alike; minima and medians are given. Peers that are not installed are
     named and left out; the extra "peers" installs them.
+
+    With --launches, kernel launches, copies, waits for the device, bytes and FLOPs of a step, counted on fake CUDA
+    tensors, and the time that a roofline model makes of them: a model, not a measurement.
     """
     with one_line_errors():
         arguments.device(device)
         torch.set_num_threads(threads)
-        figures = run_bench(workload or list(WORKLOADS), base, only, growth, seconds, device, Console(), methods)
+        if launches:
+            figures = count_launches(workload or list(COUNTED), base, only, Console())
+        else:
+            figures = run_bench(workload or list(DEFAULT), base, only, growth, seconds, device, Console(), methods)
         if json_file is not None:
             json_file.write_text(json.dumps(figures, indent=1))
 
@@ -158,3 +175,81 @@ def scale(
         figures = run_scale(names or list(MODELS), arguments.world_sizes(world_sizes), Console())
         if json_file is not None:
             json_file.write_text(json.dumps(figures, indent=1))
+
+
+@app.command()
+def figure(
+    name: Annotated[
+        str | None, typer.Argument(help="Which; without it, all are listed.", autocompletion=lambda: list(_figures()))
+    ] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RESULTS]...", help="Files of runs, or folders of them. Default: results."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where it goes, as PNG and PDF.")] = Path("figures"),
+) -> None:
+    """Draw a figure of the paper from the runs it shows, of each kind the largest that is there."""
+    from orthoptim_experiments.report import find_runs
+    from orthoptim_experiments.report.paper_figures import FIGURES, make_figure
+
+    with one_line_errors():
+        if name is None:
+            print("\n".join(f"{each:<15} {drawn.about}" for each, drawn in FIGURES.items()))
+            return
+        arguments.choice("figure", name, list(FIGURES))
+        for path in make_figure(name, find_runs(results or [Path("results")], tell), out):
+            print(path)
+
+
+def _figures() -> list[str]:
+    from orthoptim_experiments.report.paper_figures import FIGURES
+
+    return list(FIGURES)
+
+
+@app.command()
+def cost(
+    workload: Annotated[list[str] | None, typer.Argument(help="cnn-filters, cnn-kernels, vit, circuits.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of every method.")] = 3,
+    size: Annotated[str, typer.Option("--scale", help="paper, or a smaller one to try it out.")] = "paper",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures there.")
+    ] = None,
+) -> None:
+    """What a step of each method costs at the paper's sizes, and which share of an epoch that is.
+
+    Methods take turns on the network's own parameters, with gradients drawn once, on one thread of the CPU; the least
+    processor time of each counts. Forward and backward pass are timed on a part of a batch.
+    """
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from orthoptim_experiments.problems import cost as costs
+
+    with one_line_errors():
+        torch.set_num_threads(1)
+        figures: dict[str, Any] = {"environment": environment(torch.device("cpu")), "rounds": rounds, "scale": size}
+        for name in workload or list(costs.WORKLOADS):
+            arguments.choice("workload", name, list(costs.WORKLOADS))
+            found = costs.measure(name, rounds, size, tell)
+            table = Table("method", "step", "in POGO's", "of an epoch", "of the training", title=f"{name}, {size} size")
+            for row in costs.table(found):
+                table.add_row(*row)
+            Console().print(table)
+            print(f"forward and backward pass of a batch: {found[0].passes:.3g} s; {found[0].steps} steps an epoch")
+            figures[name] = [asdict(each) for each in found]
+            if json_file is not None:
+                json_file.write_text(json.dumps(figures, indent=1))
+
+
+@app.command("demo")
+def show_demo(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where results and page go.")] = Path("results/demo"),
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
+) -> None:
+    """Two minutes that show what the library does: a matrix, a model of unitary matrices, the page on both."""
+    from orthoptim_experiments.cli.demo import demo
+
+    with one_line_errors():
+        demo(out, open_)

@@ -12,6 +12,7 @@ from rich.table import Column
 
 from orthoptim_experiments.harness import methods
 from orthoptim_experiments.harness.experiment import Outcome
+from orthoptim_experiments.harness.numbers import figure
 from orthoptim_experiments.harness.runner import Watcher
 
 _COLOURS = {"converged": "green", "budget": "yellow", "diverged": "red", "timeout": "yellow", "failed": "red"}
@@ -35,15 +36,12 @@ def display(console: Console, names: Sequence[str], seeds: Sequence[int]) -> Dis
     return Live(console, names, seeds) if console.is_terminal else Lines(len(names) * len(seeds))
 
 
-def figure(name: str, value: float) -> str:
-    """A value of a column, as it is read best."""
-    return format(value, {"accuracy": ".1%", "bpd": ".3f"}.get(name, ".1e"))
-
-
 def _figures(values: Mapping[str, float]) -> str:
     """The figures to watch: a gap or whatever the experiment has instead, and the distance."""
-    names = [*[name for name in ("gap", "bpd", "accuracy", "loss") if name in values][:1], "distance"]
-    return "  ".join(f"{name} {figure(name, values[name])}" for name in names if name in values)
+    names = [*[name for name in ("projected_gap", "bpd", "accuracy", "loss") if name in values][:1], "distance"]
+    return "  ".join(
+        f"{name.removeprefix('projected_')} {figure(name, values[name])}" for name in names if name in values
+    )
 
 
 class Lines:

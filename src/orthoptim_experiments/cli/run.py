@@ -1,9 +1,10 @@
 """`orthoptim run`."""
 
+import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +19,11 @@ from orthoptim_experiments.cli.terminal_summary import summary, verdicts
 from orthoptim_experiments.harness import methods as known_methods
 from orthoptim_experiments.harness import ranks, runner
 from orthoptim_experiments.harness.experiment import Experiment, configuration
+from orthoptim_experiments.harness.panels import Target
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.harness.records import Run
-from orthoptim_experiments.problems import EXPERIMENTS, datasets
+from orthoptim_experiments.harness.summary import Summary
+from orthoptim_experiments.problems import EXPERIMENTS, datasets, plugins
 from orthoptim_experiments.problems.cnn.training import INIT_NAMES
 
 SCALES = ("tiny", "laptop", "paper")
@@ -41,7 +44,7 @@ def _complete_methods(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names that a list of methods, by comma, may go on with."""
     before, comma, last = incomplete.rpartition(",")
     experiment = _typed_experiment(ctx)
-    offered = experiment.methods(configuration(experiment, "tiny"))
+    offered = experiment.offered(configuration(experiment, "tiny"))
     return [before + comma + name for name in offered if name.startswith(last)]
 
 
@@ -102,10 +105,21 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="METHOD.OPTION=VALUE", help="Another hyperparameter. May be repeated."),
     ] = None,
-    timeout: Annotated[
-        float | None, _option("SECONDS", "Training seconds after which a trial is stopped. Default: none.")
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[METHOD.]OPTION=VALUES", help="One contender for each value, by comma; of all methods by default."
+        ),
     ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Run trials again that failed or timed out.")] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE", help="A file my_module.py, or a module, with METHODS or EXPERIMENTS."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        _option("SECONDS", "Training seconds (of the processor on a CPU) until a trial is stopped; more let it go on."),
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run trials again that failed.")] = False,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints of a trial.")
     ] = 5.0,
@@ -139,6 +153,7 @@ def run(
     """Run an experiment, and print what came out."""
     options = {name: value for name, value in locals().items() if name != "experiment"}
     with one_line_errors():
+        load_plugins(plugin)
         if data_dir is not None:
             os.environ[datasets.VARIABLE] = str(data_dir)
         job = make_job(experiment, options)
@@ -157,6 +172,13 @@ def run(
             _print_results(job, finished, console)
 
 
+def load_plugins(named: Sequence[str] | None) -> None:
+    """Load the plugins of installed packages, and those that are named."""
+    plugins.load_installed()
+    for plugin in named or []:
+        plugins.load(plugin)
+
+
 def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
     """The run that the options of the command describe.
 
@@ -170,8 +192,9 @@ def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
         "variant": variant and arguments.choice("variant", variant, list(experiment.variants)),
         "sizes": arguments.sizes(experiment, scale, {size: options[size] for size in SIZES}),
     }
-    offered = list(experiment.methods(configuration(experiment, scale, **chosen)))
+    offered = list(experiment.offered(configuration(experiment, scale, **chosen)))
     names = arguments.chosen_methods(experiment, offered, options["methods"] or [])
+    names = arguments.with_settings(arguments.with_grid(names, options["grid"] or []), options["overrides"] or [])
     config = configuration(
         experiment,
         scale,
@@ -181,7 +204,6 @@ def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
         threads=options["threads"] or max(1, torch.get_num_threads() // nproc),
         nproc=nproc,
         sharded=options["sharded"],
-        overrides=arguments.overrides(options["overrides"] or [], names),
     )
     arguments.check_processes(experiment, config)
     seeds = arguments.seeds(options["seeds"], experiment.scales[scale])
@@ -190,6 +212,24 @@ def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
     for method in job.methods:
         known_methods.check(method, job.options(method))
     return job
+
+
+def best_of_sweep(summaries: Sequence[Summary], target: Target | None) -> str:
+    """A line on the best of the contenders whose names set options; empty unless there are several.
+
+    The first at the target; in networks by what was held out for validation, bits per dimension or accuracy.
+    """
+    swept = [each for each in summaries if ":" in each.method]
+    if len(swept) < 2:
+        return ""
+    for name, sign in (("validation_accuracy", -1), ("bpd", 1), ("projected_gap", 1), ("loss", 1)):
+        known = {each.method: value.mean * sign for each in swept if (value := each.finals.get(name)) is not None}
+        if target is not None and any(math.isfinite(each.rank) for each in swept):
+            known, name = {each.method: each.rank for each in swept}, f"time to {target.value:.0e}"
+        if known:
+            best = min(known, key=known.__getitem__)
+            return f"best of the sweep: {best}, by {name}, of {len(swept)} contenders with equal budgets"
+    return ""
 
 
 def _interrupted(job: runner.Job, signum: int) -> int:
@@ -204,9 +244,14 @@ def _print_results(job: runner.Job, run: Run, console: Console) -> None:
     from orthoptim_experiments.report import describe, write_figures  # a second of imports
 
     tell_defects(run)
-    console.print(summary(run, job.methods))
     section = describe(run)
-    console.print(verdicts(section.findings))
+    asked = [each for each in section.summaries() if each.method in job.methods]
+    console.print(summary(run, asked, section.target, section.clock))
+    console.print(verdicts(section.findings, section.paper_scale))
+    if best := best_of_sweep(asked, section.target):
+        print(best)
+    for note in section.notes:
+        console.print(note, markup=False, highlight=False)
     print(f"results: {job.path}")
     print(f"figure: {' '.join(map(str, write_figures(section, job.out / 'figures')))}")
     failed = {name: trial.message for name in job.methods for trial in run.of(name) if trial.status == "failed"}

@@ -1,18 +1,26 @@
-"""Claims of the paper, stated so that data can confirm or refute them."""
+"""Claims, stated so that data can confirm or refute them, and the tools of their judges.
+
+A verdict says what a run of this size shows. Where a method of a claim was not run, or diverged or failed, nothing is
+measured; where an interval over seeds includes the other answer, the verdict is "undecided".
+"""
 
 import math
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from orthoptim_experiments.harness.clock import clock_of
+from orthoptim_experiments.harness.panels import Target
 from orthoptim_experiments.harness.records import Run, Trial
+from orthoptim_experiments.harness.statistics import LOST, Ratio, arrival, last, lost_words, paired_ratio, time_to
+
+Result = Literal["holds", "fails", "undecided", "not measured"]
 
 
 class Verdict(NamedTuple):
     """The verdict on a claim, and the measured figures it rests on, in words."""
 
-    verdict: Literal["confirmed", "refuted", "not measured"]
+    verdict: Result
     measured: str
 
 
@@ -25,32 +33,81 @@ class Claim:
     """A statement about one experiment.
 
     Attributes:
-        says: the statement, in the words of the one who makes it as far as they fit on a line.
+        says: the statement on one line.
         judge: computes the verdict from a run.
-        source: who says so.
+        quote: the paper's own words, if it is the paper that says so; without them the claim is ours.
+        place: where in the paper they stand, or who else says so.
     """
 
     says: str
     judge: Judge
-    source: str = "paper"
+    quote: str = ""
+    place: str = ""
+
+    @property
+    def source(self) -> Literal["paper", "ours"]:
+        """Who says so."""
+        return "paper" if self.quote else "ours"
 
 
-def verdict(holds: bool, measured: str) -> Verdict:
-    """Confirmed or refuted, with its figures."""
-    return Verdict("confirmed" if holds else "refuted", measured)
+WORDS: dict[bool, dict[Result, str]] = {
+    True: {"holds": "confirmed", "fails": "refuted"},
+    False: {"holds": "holds here", "fails": "does not hold here"},
+}
 
 
-def requires(*methods: str) -> Callable[[Judge], Judge]:
-    """Make the verdict of a judge "not measured" unless each method has a finished trial that did not fail."""
+def words(verdict: Verdict, paper_scale: bool) -> str:
+    """The verdict for people. Below the paper's scale nothing is confirmed or refuted.
+
+    Example:
+        >>> words(Verdict("fails", ""), paper_scale=False), words(Verdict("fails", ""), paper_scale=True)
+        ('does not hold here', 'refuted')
+    """
+    return WORDS[paper_scale].get(verdict.verdict, verdict.verdict)
+
+
+def verdict(holds: bool | None, measured: str) -> Verdict:
+    """Whether it holds, with its figures; None is undecided."""
+    return Verdict("undecided" if holds is None else "holds" if holds else "fails", measured)
+
+
+def requires(*methods: str, subject: str = "", lost: bool = False) -> Callable[[Judge], Judge]:
+    """Make the verdict "not measured" unless each method has come to an end on every seed that it was run on.
+
+    Args:
+        *methods: those that the claim speaks of.
+        subject: the one that it praises, by default POGO if it is among them; if that diverges, the claim fails.
+        lost: whether the claim is about divergence, and takes trials that diverged.
+    """
+    subject = subject or ("POGO" if "POGO" in methods else "")
 
     def decorate(judge: Judge) -> Judge:
         def judge_if_run(run: Run) -> Verdict:
             absent = [m for m in methods if not any(t.status and t.status != "failed" for t in run.of(m))]
-            return Verdict("not measured", f"not run: {', '.join(absent)}") if absent else judge(run)
+            if absent:
+                ends = [f"{m} failed" if run.of(m) and any(t.status for t in run.of(m)) else m for m in absent]
+                return Verdict("not measured", f"not run: {', '.join(ends)}")
+            bad = [trial for m in methods for trial in run.of(m) if trial.status in LOST]
+            if bad and not lost:
+                told = "; ".join(f"{trial.method}, seed {trial.seed}: {lost_words(trial)}" for trial in bad)
+                mine = any(trial.method == subject and trial.status == "diverged" for trial in bad)
+                return Verdict("fails" if mine else "not measured", told)
+            return judge(run)
 
         return judge_if_run
 
     return decorate
+
+
+def only(key: str, value: Any, judge: Judge) -> Judge:
+    """The judge of a claim that is made of one variant or setting alone."""
+
+    def judge_if_so(run: Run) -> Verdict:
+        if run.config.get(key) != value:
+            return Verdict("not measured", f"said of {key} {value}")
+        return judge(run)
+
+    return judge_if_so
 
 
 def figures(values: Mapping[str, float], spec: str = ".1e") -> str:
@@ -68,24 +125,35 @@ def ascending(values: Mapping[str, float]) -> dict[str, float]:
     return dict(sorted(values.items(), key=lambda item: item[1]))
 
 
-def time_to(run: Run, method: str) -> float:
-    """Median over seeds of the training seconds until the gap was first below the tolerance; inf where it never was."""
-    return _median([_first_below(trial, run.config["tolerance"], "time") for trial in _finished(run, method)])
+def target_of(run: Run) -> Target:
+    """What the trials of a single-matrix experiment aim at: a gap of the projected iterate."""
+    return Target("projected_gap", run.config["tolerance"])
 
 
-def steps_to(run: Run, method: str) -> float:
-    """Median over seeds of the steps until the gap was first below the tolerance; inf where it never was."""
-    return _median([_first_below(trial, run.config["tolerance"], "step") for trial in _finished(run, method)])
+def mean_to(run: Run, method: str, axis: str = "") -> float:
+    """Geometric mean over seeds of the time (or the steps) to the target; inf unless all seeds reach it."""
+    reached = arrival(ended(run, method), target_of(run), axis or clock_of(run.config))
+    return reached.estimate.mean if reached.estimate is not None and reached.all else math.inf
+
+
+def ended(run: Run, method: str) -> list[Trial]:
+    """The trials of a method that have ended."""
+    return [trial for trial in run.of(method) if trial.status]
 
 
 def statuses(run: Run, method: str) -> list[str]:
-    """The statuses of the finished trials of a method."""
-    return [str(trial.status) for trial in _finished(run, method)]
+    """The statuses of the trials of a method that have ended."""
+    return [str(trial.status) for trial in ended(run, method)]
 
 
 def column(run: Run, method: str, name: str) -> list[list[float]]:
-    """One column of every finished trial of a method."""
-    return [trial.records.get(name, []) for trial in _finished(run, method)]
+    """One column of every trial of a method that has ended."""
+    return [trial.records.get(name, []) for trial in ended(run, method)]
+
+
+def known(run: Run, method: str, name: str) -> list[float]:
+    """Every measured value of a column."""
+    return [value for values in column(run, method, name) for value in values if not math.isnan(value)]
 
 
 def growth(run: Run, method: str) -> list[float]:
@@ -103,22 +171,52 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if math.isfinite(value) else "never"
 
 
-def ranking(run: Run, times: Mapping[str, float]) -> str:
-    """Times to the tolerance in the order of arrival, for people."""
-    parts = [
-        f"{method} {seconds(time)} ({steps_to(run, method):.0f} steps)" for method, time in ascending(times).items()
-    ]
-    return f"to a gap of {run.config['tolerance']:.0e}: {', '.join(parts)}".replace(" (inf steps)", "")
+def ranking(run: Run, methods: Iterable[str]) -> str:
+    """Times to the target in the order of arrival, for people."""
+    times = ascending({method: mean_to(run, method) for method in methods})
+    parts = [f"{name} {seconds(time)} ({mean_to(run, name, 'step'):.0f} steps)" for name, time in times.items()]
+    clock = "processor time" if clock_of(run.config) == "processor_time" else "wall time"
+    return f"{clock} to {run.config['tolerance']:.0e}: {', '.join(parts)}".replace(" (inf steps)", "")
 
 
-def _finished(run: Run, method: str) -> list[Trial]:
-    return [trial for trial in run.of(method) if trial.status]
+def ratios_to_target(run: Run, method: str, others: Iterable[str]) -> dict[str, Ratio]:
+    """By other method, its time to the target in units of a method's, seed by seed."""
+    target, clock = target_of(run), clock_of(run.config)
+    return ratios(run, method, others, lambda trial: time_to(trial, target, clock))
 
 
-def _first_below(trial: Trial, gap: float, axis: str) -> float:
-    pairs = zip(trial.records[axis], trial.records.get("gap", []), strict=False)
-    return next((at for at, value in pairs if value < gap), math.inf)
+def ratios(run: Run, method: str, others: Iterable[str], measure: Callable[[Trial], float]) -> dict[str, Ratio]:
+    """By other method, what is measured of it in units of what is measured of a method, seed by seed."""
+    clock = clock_of(run.config)
+    found = {other: paired_ratio(run.of(other), run.of(method), measure, clock) for other in others}
+    return {other: ratio for other, ratio in found.items() if ratio is not None}
 
 
-def _median(values: list[float]) -> float:
-    return statistics.median_high(values) if values else math.inf
+def decide(found: Mapping[str, Ratio], factor: float) -> bool | None:
+    """Whether every ratio is at least a factor, with its interval; None if one may be or not."""
+    answers = [ratio.at_least(factor) for ratio in found.values()]
+    return None if not answers else False if False in answers else None if None in answers else True
+
+
+def ratio_words(found: Mapping[str, Ratio], method: str) -> str:
+    """Ratios for people."""
+    return f"in units of {method}'s: " + ", ".join(f"{other} {ratio.words}" for other, ratio in found.items())
+
+
+def last_mean(run: Run, method: str, name: str) -> float:
+    """The mean over seeds of the last value of a column."""
+    values = [value for trial in ended(run, method) if not math.isnan(value := last(trial, name))]
+    return math.fsum(values) / len(values)
+
+
+def first_by(run: Run, method: str, others: Iterable[str], factor: float = 1.0) -> bool | None:
+    """Whether a method reaches the target a factor earlier than each other one, with the interval over seeds."""
+    others = list(others)
+    if math.isinf(mean_to(run, method)):
+        return False if any(math.isfinite(mean_to(run, other)) for other in others) else None
+    return decide(ratios_to_target(run, method, others), factor)
+
+
+def both(*answers: bool | None) -> bool | None:
+    """Whether all hold; None if none fails and one is undecided."""
+    return False if False in answers else None if None in answers else True

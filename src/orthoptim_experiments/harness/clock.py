@@ -1,6 +1,8 @@
 """The clock of training: synchronised with the device, stopped during evaluation."""
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -41,6 +43,18 @@ class Clock:
         synchronize(self.device)
         self.elapsed += time.perf_counter() - self._since
         self.processor += time.process_time() - self._processor_since
+
+
+def clock_of(config: Mapping[str, Any]) -> str:
+    """The column of the clock that counts: processor time on a CPU, which others may share; wall time elsewhere.
+
+    Verdicts, rankings, figures and timeouts use it; records and tables have both.
+
+    Example:
+        >>> clock_of({"device": "cpu"}), clock_of({"device": "cuda:1"})
+        ('processor_time', 'time')
+    """
+    return "processor_time" if str(config.get("device", "cpu")).startswith("cpu") else "time"
 
 
 def synchronize(device: torch.device) -> None:

@@ -17,7 +17,8 @@ import torch
 from orthoptim.tensors import full
 from orthoptim_experiments.harness.attachments import Picture
 from orthoptim_experiments.harness.claims import Claim
-from orthoptim_experiments.harness.methods import Options, Params
+from orthoptim_experiments.harness.clock import Clock
+from orthoptim_experiments.harness.methods import METHODS, Options, Params
 from orthoptim_experiments.harness.panels import PAPER, Panel, Target
 from orthoptim_experiments.harness.records import Run, Status
 
@@ -50,11 +51,13 @@ class Problem(ABC):
     Attributes:
         step: how often it has advanced.
         budget: how often it may.
+        stepping: counts the time of the optimizer's own steps.
     """
 
     step: int = 0
     budget: int
     optimizer: torch.optim.Optimizer
+    stepping: Clock
 
     @abstractmethod
     def parameters(self) -> Params:
@@ -63,6 +66,7 @@ class Problem(ABC):
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the optimizer; the clock does not run yet."""
         self.optimizer = optimizer
+        self.stepping = Clock(optimizer.param_groups[0]["params"][0].device)
 
     @abstractmethod
     def advance(self) -> None:
@@ -135,11 +139,16 @@ class Experiment(ABC):
     default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()
     panels: ClassVar[tuple[Panel, ...]] = PAPER
-    columns: ClassVar[tuple[str, ...]] = ("gap", "projected_gap", "distance")
+    columns: ClassVar[tuple[str, ...]] = ("projected_gap", "gap", "distance")
 
     @abstractmethod
     def methods(self, config: Config) -> dict[str, Options]:
         """The methods that can take part, and their hyperparameters."""
+
+    def offered(self, config: Config) -> dict[str, Options]:
+        """The methods that can take part: its own, and those of plugins with their defaults."""
+        added = {name: method.defaults for name, method in METHODS.items() if method.defaults is not None}
+        return {**added, **self.methods(config)}
 
     @abstractmethod
     def problem(self, config: Config, method: str, seed: int) -> Problem:
@@ -157,8 +166,8 @@ class Experiment(ABC):
         return nullcontext()
 
     def target(self, config: Config) -> Target | None:
-        """The value that trials are timed to: by default the gap at which they stop."""
-        return Target("gap", config["tolerance"]) if "tolerance" in config else None
+        """The value that trials are timed to: by default the projected gap at which they stop."""
+        return Target("projected_gap", config["tolerance"]) if "tolerance" in config else None
 
     def attachments(self, run: Run) -> Sequence[Picture]:
         """Images for the report page, beyond what it shows of every experiment."""
@@ -176,9 +185,8 @@ def configuration(
     nproc: int = 1,
     sharded: bool = False,
     sizes: Mapping[str, Any] | None = None,
-    overrides: Mapping[str, Options] | None = None,
 ) -> Config:
-    """The configuration of a run; ``sizes`` replace those of the scale, ``overrides`` hyperparameters.
+    """The configuration of a run; ``sizes`` replace those of the scale.
 
     ``nproc`` is part of it only if there are several processes, whose sums round differently.
     """
@@ -190,9 +198,16 @@ def configuration(
         config["nproc"] = nproc
     if sharded:
         config["sharded"] = True
-    if overrides:
-        config["overrides"] = {method: dict(options) for method, options in sorted(overrides.items())}
     return config
+
+
+def is_paper_scale(experiment: Experiment, config: Config) -> bool:
+    """Whether all sizes are the paper's, whatever the scale is called.
+
+    A shorter training or a narrower network with ``--scale paper`` is not.
+    """
+    paper = experiment.scales.get("paper")
+    return paper is not None and all(config.get(name) == size for name, size in paper.sizes.items())
 
 
 def run_id(config: Config) -> str:

@@ -1,8 +1,13 @@
-"""The methods that experiments compare: by which name, in which colour, and how each is built from plain options."""
+"""The methods that experiments compare: by which name, in which colour, and how each is built from plain options.
+
+A name may set options, after colons: ``POGO:lr=0.3:momentum=0`` is a contender of its own beside ``POGO``.
+"""
 
 import importlib.util
 import inspect
+import json
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -10,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 import orthoptim as oo
+from orthoptim_experiments.harness import peers
 
 Options = Mapping[str, Any]
 """Plain values, as results keep them: ``lr``, options of the method, ``base`` (a name), hyperparameters of the base."""
@@ -28,8 +34,10 @@ PRECISIONS: dict[str, tuple[str, Dash]] = {
     "fp64": ("64 bits", "dash"),
 }
 
-# Learning rates of a sweep, in Tol's bright colours: part of a method's name, as in "POGO-root η=.001".
-RATES = {".001": "#4477AA", ".005": "#66CCEE", ".007": "#228833", ".010": "#CCBB44", ".025": "#EE6677"}
+# Tol's bright colours, for contenders whose names set options; the paper's sweep of learning rates in its order.
+_VARIANTS = ("#4477AA", "#66CCEE", "#228833", "#CCBB44", "#EE6677", "#AA3377", "#BBBBBB")
+RATES = ("0.001", "0.005", "0.007", "0.01", "0.025")
+"""The learning rates of the paper's sweep."""
 
 
 class UnknownMethodError(ValueError):
@@ -49,6 +57,7 @@ class Method:
         label: in figures; the name unless given.
         fixed: options that make it what it is.
         peer: the module it needs beyond our own; empty if none.
+        defaults: its options in experiments that have none for it: those of a plugin's method.
     """
 
     name: str
@@ -59,6 +68,7 @@ class Method:
     label: str = ""
     fixed: Mapping[str, Any] | None = None
     peer: str = ""
+    defaults: Options | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.name)
@@ -81,6 +91,9 @@ class Method:
         Raises:
             ValueError: for options it does not have, or that make no sense.
         """
+        for name, value in (self.fixed or {}).items():
+            if options.get(name, value) != value:
+                raise ValueError(f"{self.name} is the one whose {name} is {value!r}; choose another method")
         options = {**options, **(self.fixed or {})}
         own = inspect.signature(self.make).parameters
         if "base" in options:
@@ -101,68 +114,116 @@ def _base(options: dict[str, Any], own: Mapping[str, Any]) -> oo.Base:
     return BASES[name](**{key: options.pop(key) for key in names if key in options})
 
 
-def _pogo_torch(params: Params, lr: float, base: oo.Base = oo.VAdam()) -> torch.optim.Optimizer:  # noqa: B008
-    """The authors' own package, which wants matrices in a batch."""
-    import pogo
-    import pogo.base
+def _pogo(ending: str, summary: str, colour: str, dash: Dash, **fixed: Any) -> Method:
+    return Method(f"POGO{ending}", summary, oo.POGO, colour, dash, fixed=fixed)
 
-    bases = {"SGD": pogo.base.SGD, "VAdam": pogo.base.VectorAdam}
-    if type(base).__name__ not in bases:
-        raise ValueError(f"pogo-torch has no base {type(base).__name__!r}; use {' or '.join(bases)}")
-    inner = bases[type(base).__name__](**base.hyperparameters)
 
-    def batched(matrix: torch.Tensor) -> torch.Tensor:
-        return matrix[None] if matrix.ndim == 2 else matrix
+def _sgdg(params: Params, lr: float, momentum: float = 0.9) -> torch.optim.Optimizer:
+    """Cayley SGD with the defects of the programs that are passed around."""
+    from orthoptim_experiments.problems.rotations.sgdg import SGDG
 
-    optimizer: torch.optim.Optimizer = pogo.POGO(params, inner, lr, check_size=False, flatten_fn=batched)
-    return optimizer
+    return SGDG(params, lr, momentum)
+
+
+def _nothing(params: Params) -> torch.optim.Optimizer:
+    """For contenders that learn nothing."""
+    return torch.optim.SGD(params, lr=0.0)
 
 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("POGO", "leap along the relative gradient, land back; products only", oo.POGO, "#D55E00"),
+        _pogo("", "the paper's: leap along the relative gradient, land with λ = ½", "#D55E00", "solid", landing="half"),
         Method("RGD", "Riemannian gradient descent with a QR retraction", oo.RGD, "#0072B2"),
         Method("RSDM", "Riemannian descent on random submanifolds of dimension r", oo.RSDM, "#CC79A7"),
         Method("Landing", "infeasible: a field that pulls towards the manifold", oo.Landing, "#009E73"),
         Method("LandingPC", "Landing with VAdam and a fixed step, for circuits", oo.LandingPC, "#56B4E9"),
         Method("SLPG", "a tangent step and one approximate polar step", oo.SLPG, "#E69F00"),
-        Method("POGO-BB", "POGO with Barzilai–Borwein step lengths", oo.POGO, "#882255", fixed={"base": "BB"}),
-        Method("POGO-half", "POGO landing with λ = ½, unclipped", oo.POGO, "#CC6677", "dot", fixed={"landing": "half"}),
+        _pogo("-BB", "with Barzilai–Borwein step lengths", "#882255", "solid", base="BB", landing="strict"),
+        _pogo("-root", "landing by the quartic's root", "#999933", "dash", landing="root"),
+        _pogo("-argmin", "landing with the best λ", "#44AA99", "dash", landing="argmin"),
+        _pogo("-safe", "λ = ½, leaps clipped: within ½ for any gradient", "#AA3377", "solid", landing="safe"),
+        _pogo("-strict", "landing thrice: within 1.5e-6 for any gradient", "#332288", "dash", landing="strict"),
         Method(
-            "POGO-root", "POGO landing by the quartic's root", oo.POGO, "#999933", "dash", fixed={"landing": "root"}
+            "StiefelMuon", "spectral steps: every direction turns by the same angle", oo.StiefelMuon, "#661100", "dot"
         ),
-        Method("POGO-argmin", "POGO landing with the best λ", oo.POGO, "#44AA99", "dash", fixed={"landing": "argmin"}),
-        Method("POGO-safe", "POGO landing with λ = ½, clipped", oo.POGO, "#AA3377", fixed={"landing": "safe"}),
+        Method("POGO-SGD", "POGO with momentum", oo.POGO, "#117733", "dash", fixed={"base": "SGD"}),
+        Method("StiefelMuon", "matrix sign of the tangent momentum, landed", oo.StiefelMuon, "#AA4499"),
         Method(
-            "POGO-strict",
-            "POGO landing three times: within 1.5e-6 for any gradient",
-            oo.POGO,
-            "#332288",
-            "dash",
-            fixed={"landing": "strict"},
+            "RGD-cayley",
+            "Riemannian gradient descent by Cayley's transform",
+            oo.RGD,
+            "#88CCEE",
+            fixed={"retraction": "cayley"},
         ),
+        Method("SGDG", "Cayley SGD as programs pass it around", _sgdg, "#DDCC77", "dash"),
+        Method("none", "no rotation", _nothing, "#000000"),
+        Method("random", "random orthogonal matrices", _nothing, "#666666"),
+        Method("hadamard", "random Hadamard matrices", _nothing, "#BBBBBB"),
         Method("Adam", "unconstrained, for reference", torch.optim.Adam, "#000000", "dot"),
-        Method("pogo-torch", "the authors' POGO (peer)", _pogo_torch, "#888888", "dashdot", peer="pogo"),
+        Method("pogo-torch", "the authors' POGO (peer)", peers.pogo_torch, "#888888", "dashdot", peer="pogo"),
+        Method("geoopt", "geoopt's RiemannianAdam (peer)", peers.Geoopt, "#DDCC77", "dashdot", peer="geoopt"),
+        Method(
+            "torch-orthogonal", "torch's orthogonal parametrization, Adam", peers.Parametrized, "#117733", "dashdot"
+        ),
+        Method(
+            "geotorch", "geotorch's parametrization, Adam (peer)", peers.Geotorch, "#AA4499", "dot", peer="geotorch"
+        ),
     )
 }
+
+LANDINGS = ("POGO-safe", "POGO-strict", "POGO-root", "POGO-argmin")
+"""The paper's POGO, but for the landing."""
+
+_OF_THE_LIBRARY = (oo.POGO, oo.RGD, oo.RSDM, oo.Landing, oo.LandingPC, oo.SLPG, oo.StiefelMuon)
 
 PAPER = ("POGO", "RGD", "RSDM", "Landing", "LandingPC", "SLPG")
 """The six the paper compares."""
 
 
+def pogo_family(options: Options) -> dict[str, Options]:
+    """POGO and each other landing with the same options; and POGO-BB, which needs none."""
+    return {"POGO": options, **dict.fromkeys(LANDINGS, options), "POGO-BB": {}}
+
+
+def parse(name: str) -> tuple[str, dict[str, Any]]:
+    """The method that a name begins with, and the options that it sets.
+
+    Example:
+        >>> parse("POGO:lr=0.3:base=SGD")
+        ('POGO', {'lr': 0.3, 'base': 'SGD'})
+    """
+    plain, *settings = name.split(":")
+    options: dict[str, Any] = {}
+    for setting in settings:
+        option, equals, value = setting.partition("=")
+        if not (option and equals):
+            raise UnknownMethodError(f"cannot read {name!r}; write METHOD:OPTION=VALUE, such as POGO:lr=0.3")
+        try:
+            options[option] = json.loads(value)
+        except (ValueError, RecursionError):
+            options[option] = value
+    return plain, options
+
+
 def find(name: str) -> Method:
-    """The method of that name, which may end in a precision or a learning rate.
+    """The method of that name, which may end in a precision, and set options.
 
     Example:
         >>> find("RSDM-fp64").label, find("RSDM-fp64").colour == find("RSDM").colour
         ('RSDM, 64 bits', True)
+        >>> find("POGO:lr=0.3").label
+        'POGO, lr 0.3'
     """
     if name in METHODS:
         return METHODS[name]
-    plain, _, ending = name.partition(" η=")
-    if plain in METHODS and ending in RATES:
-        return replace(METHODS[plain], name=name, label=name, colour=RATES[ending])
+    plain, settings = parse(name)
+    if settings:
+        method = find(plain)
+        words = ", ".join(f"{option} {value}" for option, value in settings.items())
+        rate = str(settings.get("lr"))
+        place = RATES.index(rate) if rate in RATES else zlib.crc32(words.encode()) % len(_VARIANTS)
+        return replace(method, name=name, label=f"{method.label}, {words}", colour=_VARIANTS[place])
     match = re.fullmatch(f"(.+)-({'|'.join(PRECISIONS)})", name)
     if match is None or match[1] not in METHODS:
         raise UnknownMethodError(f"unknown method {name!r}; there are {', '.join(METHODS)}")
@@ -173,8 +234,9 @@ def find(name: str) -> Method:
 
 def check(name: str, options: Options) -> None:
     """Raise ValueError, naming the method, for options it cannot be built with."""
-    point = torch.nn.Parameter(torch.eye(1, 1 << 14))
+    width = 1 << 14 if find(name).make in _OF_THE_LIBRARY else 4  # wide, as r may be large; a parametrization is n×n
+    point = torch.nn.Parameter(torch.eye(1, width))
     try:
         find(name).build([point], options)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         raise ValueError(f"{name}: {error}") from None

@@ -7,20 +7,21 @@ LABELS = {
     "accuracy": "test accuracy",
     "bpd": "bits per dimension",
     "distance": "manifold distance",
-    "gap": "optimality gap",
+    "gap": "raw gap, on or off the manifold",
     "log_z": "log Z",
     "loss": "loss",
     "max_distance": "largest manifold distance",
     "method": "",
+    "optimizer_time": "time in the optimizer (s)",
     "processor_time": "processor time (s)",
-    "projected_gap": "optimality gap, projected",
+    "projected_gap": "optimality gap",
     "step": "iteration",
     "test_bpd": "test bits per dimension",
-    "time": "training time (s)",
+    "time": "wall time (s)",
 }
 """Axis labels of columns; others are labelled by their names."""
 
-LOG = ("gap", "projected_gap", "distance", "max_distance")
+LOG = ("gap", "projected_gap", "distance", "max_distance", "abs_log_z")
 """The columns that are drawn on a log axis."""
 
 
@@ -37,6 +38,8 @@ class Panel:
         title: Above the panel.
         start: Whether the value before the first step is drawn. That of an untrained model may be so far off that it
             leaves no room for what is of interest.
+        points: Whether one point for each method is drawn, at its last values, instead of curves.
+        inset: A method whose curve is drawn once more, small and on linear axes.
         shade: Up to this value of y the panel is shaded: on the manifold as far as rounding lets one say.
 
     Example:
@@ -52,6 +55,8 @@ class Panel:
     title: str = ""
     start: bool = True
     shade: float | None = None
+    points: bool = False
+    inset: str = ""
 
     @property
     def log(self) -> bool:
@@ -79,12 +84,17 @@ class Target:
         below: Whether from above, as by a gap; an accuracy is reached from below.
     """
 
-    column: str = "gap"
+    column: str = "projected_gap"
     value: float = 1e-6
     below: bool = True
 
 
-PAPER = (Panel("time", "gap"), Panel("step", "gap"), Panel("time", "distance"))
+PAPER = (
+    Panel("time", "projected_gap"),
+    Panel("step", "projected_gap"),
+    Panel("time", "distance"),
+    Panel("time", "gap"),
+)
 """The figures of the paper's single-matrix experiments."""
 
 

@@ -162,6 +162,7 @@ class _Reader:
             trial.pictures[fields.required(entry, "name", fields.name)] = fields.required(entry, "png", fields.png)
         elif kind == "resume":
             trial.truncate(fields.required(entry, "step", fields.count))
+            trial.status, trial.message = None, ""  # one that had timed out goes on
         else:
             self._end(trial, entry)
 

@@ -4,9 +4,10 @@ A run is one append-only JSONL file. A line is one JSON object with a ``kind``:
 
 - ``run``: what is run, and where; the first line, once.
 - ``trial``: one method begins on one seed. A second such line for the same trial voids all earlier lines of it.
-- ``record``: what was measured after ``step`` steps and ``time`` seconds of training.
+- ``record``: what was measured after ``step`` steps and ``time`` seconds of training, ``processor_time`` of them by the
+  processor; ``optimizer_time`` of those that count were spent in the optimizer's own steps.
 - ``picture``: an image that a trial has drawn, by name; the bytes of a PNG file in base64.
-- ``resume``: the trial goes on from ``step``; its later records were written before an interruption and are void.
+- ``resume``: the trial goes on from ``step``, after an interruption or a timeout; later records before it are void.
 - ``end``: how the trial ended.
 
 Lines are JSON rather than rows of sqlite3: a killed process leaves whole lines behind, and results can be read by grep,
@@ -14,7 +15,8 @@ diffed and committed; a database would save the reader's checks of types only.
 """
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -106,6 +108,25 @@ class Run:
     def of(self, method: str) -> list[Trial]:
         """The trials of a method."""
         return [trial for trial in self.trials if trial.method == method]
+
+    def to_dataframe(self) -> Any:
+        """A pandas data frame with one row for each record."""
+        from orthoptim_experiments.harness.export import dataframe
+
+        return dataframe(self)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write one line for each record, and return the path."""
+        from orthoptim_experiments.harness.export import csv_text
+
+        Path(path).write_text(csv_text(self), encoding="utf-8")
+        return Path(path)
+
+    def to_latex(self, columns: Sequence[str] | None = None) -> str:
+        """A table of last values and times by method, with confidence intervals."""
+        from orthoptim_experiments.harness.export import latex
+
+        return latex(self, columns)
 
     @property
     def methods(self) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from orthoptim_experiments.harness import methods, ranks, replicas
-from orthoptim_experiments.harness.clock import Clock
+from orthoptim_experiments.harness.clock import Clock, clock_of
 from orthoptim_experiments.harness.environment import environment
 from orthoptim_experiments.harness.experiment import Config, Experiment, Outcome, Problem, run_id
 from orthoptim_experiments.harness.filenames import file_stem
@@ -69,8 +69,9 @@ class Job:
         methods: names, of those the experiment offers.
         seeds: seeds.
         out: the folder of results.
-        timeout: training seconds after which a trial is stopped; None: never.
-        retry: whether trials that failed or timed out are run again.
+        timeout: training seconds, of the clock that counts, after which a trial is stopped; None: never. A trial that
+            was stopped goes on when a longer one is given.
+        retry: whether trials that failed are run again.
         checkpoint_every: seconds between checkpoints.
     """
 
@@ -89,9 +90,12 @@ class Job:
         return self.out / f"{file_stem(f'{self.experiment.name}-{run_id(self.config)}')}.jsonl"
 
     def options(self, method: str) -> dict[str, Any]:
-        """The hyperparameters of a method."""
-        offered = self.experiment.methods(self.config)
-        return {**offered[method], **self.config.get("overrides", {}).get(method, {})}
+        """The hyperparameters of a method, with those that its name sets."""
+        offered = self.experiment.offered(self.config)
+        if method in offered:
+            return dict(offered[method])
+        plain, settings = methods.parse(method)
+        return {**offered[plain], **settings}
 
 
 def run(job: Job, watcher: Watcher) -> Run:
@@ -118,8 +122,8 @@ def run(job: Job, watcher: Watcher) -> Run:
         for seed in job.seeds:  # seed by seed: a run that is interrupted still compares all methods
             for method in job.methods:
                 former = file.run.trial(method, seed)
-                if ranks.broadcast_from_first(_is_done(former, job.retry)):
-                    _report_known(former, watcher)
+                if ranks.broadcast_from_first(_is_done(former, job)):
+                    _report_known(former, watcher, clock_of(job.config))
                     continue
                 if method not in warm:
                     _warm_up(job, method, seed)
@@ -143,16 +147,19 @@ def _open(path: Path, header: Mapping[str, Any]) -> RunFile | DiscardingRunFile:
     return file or DiscardingRunFile(path, header)
 
 
-def _is_done(trial: Trial | None, retry: bool) -> bool:
+def _is_done(trial: Trial | None, job: Job) -> bool:
     if trial is None or trial.status is None:
         return False
-    return not (retry and trial.status in ("failed", "timeout"))
+    if trial.status == "timeout":
+        used = trial.records.get(clock_of(job.config))
+        return bool(job.timeout is not None and used and used[-1] >= job.timeout)
+    return not (job.retry and trial.status == "failed")
 
 
-def _report_known(trial: Trial | None, watcher: Watcher) -> None:
+def _report_known(trial: Trial | None, watcher: Watcher, clock: str) -> None:
     """Report a trial that is done; only the first rank has read it."""
     if trial is not None and trial.status is not None:
-        steps, times = trial.records["step"] or [0], trial.records["time"] or [0.0]
+        steps, times = trial.records["step"] or [0], trial.records.get(clock) or [0.0]
         outcome = Outcome(trial.status, trial.message)
         watcher.end(trial.method, trial.seed, outcome, int(steps[-1]), times[-1], True)
 
@@ -194,13 +201,12 @@ class _Attempt:
             if self.former is None or self.former.status:
                 self._begin_line()
             outcome = Outcome("failed", _one_line(error))
-        times = {"step": self.step, "time": self.clock.elapsed}
         digest = {"digest": self.digest} if self.digest else {}
-        self._line("end", status=outcome.status, **times, message=outcome.message, **digest)
+        self._line("end", status=outcome.status, step=self.step, **self._times(), message=outcome.message, **digest)
         self.file.sync()
-        if ranks.is_first():
+        if ranks.is_first() and outcome.status != "timeout":
             self.checkpoint.delete()
-        self.watcher.end(self.method, self.seed, outcome, self.step, self.clock.elapsed, False)
+        self.watcher.end(self.method, self.seed, outcome, self.step, self._used(), False)
 
     def _resume_or_begin(self, problem: Problem) -> None:
         saved = self.checkpoint.load()
@@ -210,6 +216,7 @@ class _Attempt:
             problem.load_state_dict(saved["problem"])
             self.step, self.records, self.recorded = saved["step"], saved["records"], saved["recorded"]
             self.clock.elapsed, self.clock.processor = saved["time"], saved["processor_time"]
+            problem.stepping.elapsed, problem.stepping.processor = saved["optimizer_times"]
             self._line("resume", step=self.step)
             self.watcher.begin(self.method, self.seed, self.step, problem.budget)
             return
@@ -217,7 +224,7 @@ class _Attempt:
         self.watcher.begin(self.method, self.seed, 0, problem.budget)
 
     def _can_resume(self, saved: Mapping[str, Any] | None) -> bool:
-        if saved is None or self.former is None or self.former.status is not None:
+        if saved is None or self.former is None or self.former.status not in (None, "timeout"):
             return False
         # an earlier version of the experiment may have begun it with other hyperparameters
         if self.former.options != _as_read(self.job.options(self.method)):
@@ -234,7 +241,7 @@ class _Attempt:
         values: dict[str, float] = {}
         while True:
             reached = problem.outcome()
-            late = self.job.timeout is not None and self.clock.elapsed >= self.job.timeout
+            late = self.job.timeout is not None and self._used() >= self.job.timeout
             due = time.monotonic() - self.saved >= self.job.checkpoint_every
             # clocks and signals differ between ranks, which must all do the same
             over, late_somewhere, signum, save = ranks.all_reduce_max(reached is not None, late, stop.signum, due)
@@ -243,11 +250,13 @@ class _Attempt:
             outcome = reached or (self._timeout() if late_somewhere else None)
             if (outcome is not None or problem.due()) and self.recorded < self.step:
                 values = problem.evaluate()
-                times = {"time": self.clock.elapsed, "processor_time": self.clock.processor}
-                self._line("record", step=self.step, **times, **values)
+                own = self._used(problem.stepping)
+                self._line("record", step=self.step, **self._times(), optimizer_time=own, **values)
                 self.records, self.recorded = self.records + 1, self.step
             self.watcher.progress(self.step, values)
             if outcome is not None:
+                if outcome.status == "timeout":  # it may go on some day
+                    self._save(problem)
                 return outcome
             if signum or save:
                 self._save(problem)
@@ -258,13 +267,21 @@ class _Attempt:
             self.step = problem.step
 
     def _timeout(self) -> Outcome:
-        return Outcome("timeout", f"stopped after {self.clock.elapsed:.1f} s of training")
+        return Outcome("timeout", f"stopped after {self._used():.1f} s of training")
+
+    def _used(self, clock: Clock | None = None) -> float:
+        """The seconds on a clock, of the kind that counts."""
+        clock = clock or self.clock
+        return clock.processor if clock_of(self.job.config) == "processor_time" else clock.elapsed
+
+    def _times(self) -> dict[str, float]:
+        return {"time": self.clock.elapsed, "processor_time": self.clock.processor}
 
     def _save(self, problem: Problem) -> None:
         self.file.sync()  # a checkpoint must not outlive the records before it
         state = {"step": self.step, "records": self.records, "recorded": self.recorded}
-        times = {"time": self.clock.elapsed, "processor_time": self.clock.processor}
-        saved = {**state, **times, "problem": problem.state_dict()}
+        own = (problem.stepping.elapsed, problem.stepping.processor)
+        saved = {**state, **self._times(), "optimizer_times": own, "problem": problem.state_dict()}
         if ranks.is_first():  # the others have the same
             self.checkpoint.save(saved)
         self.saved = time.monotonic()

@@ -34,6 +34,7 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module] = (), methods: Iterable[
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)  # losses are shares of one loss: their gradients add up to its own
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no sum that scales
     for name in methods:
         register_fsdp_forward_method(model, name)
 

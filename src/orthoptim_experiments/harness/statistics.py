@@ -5,13 +5,16 @@ gap, a distance) are interpolated, averaged and given their interval as logarith
 the band is positive, and no single seed dominates it.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+from orthoptim_experiments.harness.panels import LOG, Target
 from orthoptim_experiments.harness.records import Trial
 
 Floats = npt.NDArray[np.float64]
@@ -29,7 +32,7 @@ ENDED = ("converged", "budget")
 """A trial with this status ran to its end, and keeps its last value; any other was cut off."""
 
 LOST = ("diverged", "failed")
-"""A trial with this status counts in no mean and is drawn separately."""
+"""A trial with this status counts in no mean, has no last value, and is drawn by itself."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,32 @@ def by_method(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
 
 
 def counted(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that count in means: those that were not lost; all, if all were."""
-    return [trial for trial in trials if trial.status not in LOST] or list(trials)
+    """The trials that count in means: those that were not lost."""
+    return [trial for trial in trials if trial.status not in LOST]
 
 
 def finished(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials whose last values count as results: those that ended and were not lost; all, if there are none."""
-    return [trial for trial in counted(trials) if trial.status is not None] or list(trials)
+    """The trials whose last values count as results: ended and not lost; unfinished ones if none has ended."""
+    return [trial for trial in counted(trials) if trial.status is not None] or counted(trials)
+
+
+def lost_words(trial: Trial) -> str:
+    """What stands in the place of the last values of a lost trial.
+
+    Example:
+        >>> lost_words(Trial("SLPG", 0, status="diverged", records={"step": [0, 12], "time": [0, 1]}))
+        'diverged at step 12'
+    """
+    return f"{trial.status} at step {int(trial.records['step'][-1]) if len(trial) else 0}"
+
+
+def status_words(trial: Trial) -> str:
+    """How a trial ended, for people: a training that used up its budget has completed."""
+    if trial.status in LOST:
+        return lost_words(trial)
+    if trial.status == "budget" and "epoch" in trial.records:
+        return "completed"
+    return trial.status or "unfinished"
 
 
 def average(
@@ -91,7 +113,7 @@ def average(
 
     Trials are interpolated linearly (the logarithm of y is, if `log`) onto one axis. One that converged or used up its
     budget keeps its last value to the end of the longest; one that was cut off counts as far as it goes; one that
-    diverged or failed does not count, unless all did.
+    diverged or failed does not count.
 
     Args:
         trials: Of one method.
@@ -102,7 +124,7 @@ def average(
         level: Of the confidence interval.
 
     Returns:
-        The curve, or None if no trial has a finite value of y.
+        The curve, or None if no trial that counts has a finite value of y.
     """
     tracks = [
         (trial.status in ENDED, *points)
@@ -174,11 +196,88 @@ def last(trial: Trial, name: str) -> float:
     return float(values[-1]) if len(values) else np.nan
 
 
-def time_to(trial: Trial, name: str, target: float, *, below: bool = True) -> float:
-    """The time of the first record whose column `name` is at most (not `below`: at least) the target, or nan."""
-    values = column(trial, name)
-    reached = np.flatnonzero(values <= target if below else values >= target)  # false where nan
-    return float(column(trial, "time")[reached[0]]) if len(reached) else np.nan
+def time_to(trial: Trial, target: Target, axis: str) -> float:
+    """The time (or the step: a column that ascends) at which a trial reaches a target; inf if it never does.
+
+    Between the two records around it the column is taken to be linear (its logarithm, where it is drawn so): methods
+    that are measured at other steps are compared fairly. A trial that was lost has reached nothing.
+    """
+    values, times = column(trial, target.column), column(trial, axis)
+    reached = np.flatnonzero(values <= target.value if target.below else values >= target.value)  # false where nan
+    if trial.status in LOST or not len(reached):
+        return math.inf
+    at = int(reached[0])
+    if at == 0 or not np.isfinite(values[at - 1]):
+        return float(times[at])
+    points = np.array([values[at - 1], target.value, values[at]])
+    if target.column in LOG and (points > 0).all():
+        points = np.log(points)
+    share = (points[1] - points[0]) / (points[2] - points[0])
+    return float(times[at - 1] + share * (times[at] - times[at - 1]))
+
+
+class Arrival(NamedTuple):
+    """When trials reach a target: the geometric mean over those that do, and how many of how many do."""
+
+    estimate: Estimate | None
+    reached: int
+    trials: int
+
+    @property
+    def all(self) -> bool:
+        """Whether every trial reaches it."""
+        return 0 < self.reached == self.trials
+
+
+def arrival(trials: Sequence[Trial], target: Target, axis: str) -> Arrival:
+    """When trials reach a target, on the axis of a time or of steps."""
+    times = [time for trial in trials if math.isfinite(time := time_to(trial, target, axis))]
+    return Arrival(estimate(times, log=True), len(times), len(trials))
+
+
+class Ratio(NamedTuple):
+    """A ratio of two methods, over pairs of trials on the same seed; ``least``: a lower bound."""
+
+    estimate: Estimate
+    least: bool
+
+    def at_least(self, factor: float) -> bool | None:
+        """Whether it is at least a factor; None if its interval, or a bound below the factor, does not say."""
+        low, high = self.estimate.low, self.estimate.high
+        if np.isfinite(low) and low < factor <= high:
+            return None
+        if self.estimate.mean >= factor:
+            return True
+        return None if self.least else False
+
+    @property
+    def words(self) -> str:
+        """For people: the mean and its interval."""
+        found = self.estimate
+        band = f" [{found.low:.3g}, {found.high:.3g}]" if np.isfinite(found.low) else ""
+        return f"{'> ' if self.least else ''}{found.mean:.3g}{band}"
+
+
+def paired_ratio(
+    others: Sequence[Trial], trials: Sequence[Trial], measure: Callable[[Trial], float], clock: str
+) -> Ratio | None:
+    """What is measured of other trials in units of what is measured of trials on the same seeds: a geometric mean.
+
+    Pairs cancel the difficulty of a seed's problem. A trial of the others that never gets there counts with the time
+    that it used, a lower bound; None if one of ``trials`` never gets there, or there is no pair.
+    """
+    twins = {trial.seed: trial for trial in others if trial.status in ENDED}
+    pairs = [(twins[trial.seed], trial) for trial in trials if trial.seed in twins and trial.status in ENDED]
+    values, least = [], False
+    for other, trial in pairs:
+        above, below = measure(other), measure(trial)
+        if not (math.isfinite(below) and below > 0):
+            return None
+        if above == math.inf:
+            above, least = last(other, clock), True
+        values.append(above / below)
+    found = estimate(values, log=True)
+    return None if found is None or found.mean <= 0 else Ratio(found, least)
 
 
 def column(trial: Trial, name: str) -> Floats:

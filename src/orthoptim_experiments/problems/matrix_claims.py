@@ -1,14 +1,32 @@
-"""Claims about both PCA and Procrustes."""
+"""Judges of claims about both PCA and Procrustes."""
 
-from orthoptim_experiments.harness.claims import Verdict, column, ranking, requires, time_to, verdict
+import math
+
+from orthoptim_experiments.harness.claims import (
+    Judge,
+    Verdict,
+    column,
+    ended,
+    first_by,
+    known,
+    ranking,
+    ratio_words,
+    ratios_to_target,
+    requires,
+    target_of,
+    verdict,
+)
+from orthoptim_experiments.harness.clock import clock_of
 from orthoptim_experiments.harness.methods import PAPER
-from orthoptim_experiments.harness.records import Run
+from orthoptim_experiments.harness.panels import Target
+from orthoptim_experiments.harness.records import Run, Trial
+from orthoptim_experiments.harness.statistics import time_to
 
 
 @requires("POGO", "RGD")
 def near_rgd(run: Run) -> Verdict:
     """Whether POGO is as near the manifold as RGD, within a factor of ten, all along."""
-    limit = 10 * max(max(distances) for distances in column(run, "RGD", "distance"))
+    limit = 10 * max(known(run, "RGD", "distance"))
     worst, until = 0.0, 0.0
     for steps, distances in zip(column(run, "POGO", "step"), column(run, "POGO", "distance"), strict=True):
         worst = max(worst, *distances)
@@ -19,12 +37,35 @@ def near_rgd(run: Run) -> Verdict:
     return verdict(worst <= limit, measured)
 
 
-@requires("POGO-BB", *PAPER)
-def bb_first(run: Run) -> Verdict:
-    """Whether POGO with Barzilai–Borwein is the first of all, twice as fast as the next."""
-    times = {method: time_to(run, method) for method in ("POGO-BB", *PAPER)}
-    ahead = 2 * times["POGO-BB"] <= min(time for method, time in times.items() if method != "POGO-BB")
-    # not by leaving the manifold: the nearest orthogonal matrix must be as good
-    projected = max(gaps[-1] for gaps in column(run, "POGO-BB", "projected_gap"))
-    measured = f"{ranking(run, times)}; POGO-BB's last projected gap {projected:.1e}"
-    return verdict(ahead and projected < 2 * run.config["tolerance"], measured)
+def leads(leaders: tuple[str, ...], factor: float) -> Judge:
+    """Whether each of the leaders is ahead of all others by a factor."""
+
+    @requires(*PAPER, *leaders, subject=leaders[0])
+    def judge(run: Run) -> Verdict:
+        others = [method for method in PAPER if method not in leaders]
+        answers = [first_by(run, leader, others, factor) for leader in leaders]
+        found = ratios_to_target(run, leaders[0], others)
+        holds = False if False in answers else None if None in answers else True
+        return verdict(holds, f"{ranking(run, (*leaders, *others))}; {ratio_words(found, leaders[0])}")
+
+    return judge
+
+
+@requires("RSDM")
+def artefact(run: Run) -> Verdict:
+    """Whether RSDM's own gap gets below the tolerance where that of its projection does not."""
+    target, clock = target_of(run), clock_of(run.config)
+    raw = Target("gap", target.value)
+    seen = [trial for trial in ended(run, "RSDM") if math.isfinite(time_to(trial, raw, clock))]
+    if not seen:
+        return Verdict("not measured", f"RSDM's own gap never got below {target.value:.0e}")
+    projected = max(_at_least_raw(trial) for trial in seen)
+    return verdict(
+        projected > target.value,
+        f"where RSDM's own gap is least, that of the nearest orthogonal matrix is {projected:.1e}",
+    )
+
+
+def _at_least_raw(trial: Trial) -> float:
+    gaps = trial.records["gap"]
+    return trial.records["projected_gap"][gaps.index(min(gap for gap in gaps if not math.isnan(gap)))]

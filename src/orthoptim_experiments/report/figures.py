@@ -1,6 +1,7 @@
 """Figures as in the paper, in PNG and PDF: small multiples of means with confidence bands, one look for each method."""
 
 import io
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,17 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from orthoptim.atomic import write
 from orthoptim_experiments.harness.panels import Panel
 from orthoptim_experiments.harness.records import Trial
-from orthoptim_experiments.harness.statistics import LOST, Curve, Floats, average, by_method, estimate, finished, last
+from orthoptim_experiments.harness.statistics import (
+    LOST,
+    Curve,
+    Floats,
+    average,
+    by_method,
+    estimate,
+    finished,
+    last,
+    track,
+)
 from orthoptim_experiments.report.styles import DASHES, MATPLOTLIB_MARKERS, style_of
 
 WIDTH = 6.75
@@ -94,7 +105,7 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for (trials, panel), ax in zip(panels, axes, strict=False):
-        (_bars if panel.x == "method" else _curves)(ax, trials, panel)
+        (_bars if panel.x == "method" else _points if panel.points else _curves)(ax, trials, panel)
         ax.set_title(panel.title)
         ax.set_xlabel(panel.x_label)
         ax.set_ylabel(_text(panel.y_label))
@@ -132,6 +143,7 @@ def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
     }
     drawn = {method: curve for method, curve in curves.items() if curve is not None}
     _limit(ax, panel, list(drawn.values()))
+    right = max((float(curve.x[-1]) for curve in drawn.values()), default=math.inf)
     for place, (method, curve) in enumerate(drawn.items()):
         line = _line(method)
         # Markers at distances of their own along each line: where lines run together, the markers do not.
@@ -143,10 +155,12 @@ def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
         ax.plot(curve.x[-1:], mean[-1:], markersize=3.6, zorder=front, **end)
         if curve.banded:
             ax.fill_between(curve.x, low, high, color=line["color"], alpha=0.12, linewidth=0)
-        for trial in groups[method]:
-            if trial.status in LOST:
-                _lost(ax, trial, panel, line["color"])
+    for trial in trials:
+        if trial.status in LOST:
+            _lost(ax, trial, panel, style_of(trial.method).colour, right)
     ax.margins(x=0.02)
+    if panel.inset and panel.inset in drawn:
+        _inset(ax, drawn[panel.inset], panel.inset)
     if panel.log:
         ax.yaxis.set_major_locator(LogLocator(numticks=6))
         ax.yaxis.set_minor_formatter(NullFormatter())
@@ -172,17 +186,55 @@ def _limit(ax: Axes, panel: Panel, curves: Sequence[Curve]) -> None:
         ax.axhspan(bottom, panel.shade, color=_SHADE, alpha=0.09, linewidth=0, zorder=0)
 
 
-def _lost(ax: Axes, trial: Trial, panel: Panel, colour: str) -> None:
+def _lost(ax: Axes, trial: Trial, panel: Panel, colour: str, right: float) -> None:
     """A thin line that ends in a cross: where the trial does, or where it leaves the panel."""
-    curve = average([trial], panel.x, panel.y, log=panel.log, start=panel.start)
-    if curve is None:
+    points = track(trial, panel.x, panel.y, log=panel.log, start=panel.start)
+    if points is None:
         return
+    x, y = points[0], np.exp(np.clip(points[1], -230, 230)) if panel.log else points[1]
     bottom, top = ax.get_ylim()
-    outside = np.flatnonzero((curve.mean < bottom) | (curve.mean > top))
-    count = outside[0] + 1 if len(outside) else len(curve.x)
-    x, y = curve.x[:count], np.clip(_drawable(curve.mean[:count], panel.log), bottom, top)
+    outside = np.flatnonzero((y < bottom) | (y > top) | (x > right))
+    count = outside[0] + 1 if len(outside) else len(x)
+    x, y = np.minimum(x[:count], right), np.clip(_drawable(y[:count], panel.log), bottom, top)
     ax.plot(x, y, color=colour, linewidth=0.5)
     ax.plot(x[-1:], y[-1:], "x", color=colour, markersize=4.5, markeredgewidth=1.1, zorder=4, clip_on=False)
+
+
+def _inset(ax: Axes, curve: Curve, method: str) -> None:
+    """One method by itself on a linear axis: what a log axis hides of a slow decline."""
+    small = ax.inset_axes((0.5, 0.52, 0.46, 0.36))
+    small.plot(curve.x, curve.mean, color=style_of(method).colour, linewidth=0.9)
+    small.set_title(style_of(method).label, fontsize=6, pad=2)
+    small.tick_params(labelsize=5)
+    small.xaxis.set_major_locator(MaxNLocator(2))
+    small.yaxis.set_major_locator(MaxNLocator(3))
+
+
+def _points(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
+    """One point for each method: its last values of both columns, with their intervals."""
+    if panel.log_x:
+        ax.set_xscale("log")
+    for method, group in by_method(trials).items():
+        sound = finished(group)
+        across = estimate((last(trial, panel.x) for trial in sound), log=True)
+        up = estimate((last(trial, panel.y) for trial in sound), log=panel.log)
+        if across is None or up is None or across.mean <= 0:
+            continue
+        line = _line(method)
+        xerr, yerr = (
+            [[value.mean - value.low], [value.high - value.mean]] if np.isfinite(value.low) else None
+            for value in (across, up)
+        )
+        look = {"color": line["color"], "marker": line["marker"], "markersize": 5, "markeredgewidth": 0}
+        ax.errorbar(across.mean, up.mean, yerr, xerr, **look)
+        ax.annotate(
+            _text(style_of(method).label),
+            (across.mean, up.mean),
+            xytext=(4, 3),
+            textcoords="offset points",
+            fontsize=6.5,
+        )
+    ax.margins(0.15)
 
 
 def _bars(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:

@@ -6,7 +6,7 @@ script.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -15,23 +15,33 @@ import jinja2
 import numpy as np
 from plotly.offline import get_plotlyjs
 
-from orthoptim_experiments.harness import statistics
+from orthoptim_experiments.harness import numbers, statistics
+from orthoptim_experiments.harness.claims import words
 from orthoptim_experiments.harness.panels import Panel, label
 from orthoptim_experiments.harness.records import Trial
-from orthoptim_experiments.report import numbers
+from orthoptim_experiments.harness.summary import REFERENCE, Summary, fastest
 from orthoptim_experiments.report.section import Section
 from orthoptim_experiments.report.styles import GLYPHS, style_of
-from orthoptim_experiments.report.tables import REFERENCE, Summary, summarise
 
-AXES = ("time", "step")
-"""The horizontal axes of a chart."""
+_MARKS = {
+    "converged": "✓",
+    "completed": "✓",
+    "budget": "◦",
+    "timeout": "◔",
+    "diverged": "✕",
+    "failed": "!",
+    "unfinished": "…",
+}
 
-_MARKS = {"converged": "✓", "budget": "◦", "timeout": "◔", "diverged": "✕", "failed": "!", "unfinished": "…"}
 
+def render(sections: Sequence[Section], files: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """The page on these runs, as HTML with all it needs inside.
 
-def render(sections: Sequence[Section]) -> str:
-    """The page on these runs, as HTML with all it needs inside."""
-    shown = [_section(section) for section in sections]
+    Args:
+        sections: What it shows.
+        files: By the anchor of a section, names and addresses of files beside the page.
+    """
+    shown = [_section(section) | {"files": (files or {}).get(section.anchor, {})} for section in sections]
     data = {section["anchor"]: section.pop("data") for section in shown}
     made = datetime.now(UTC)
     return _environment().get_template("page.html").render(sections=shown, data=data, made=made, plotly=get_plotlyjs())
@@ -48,6 +58,8 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {"number": numbers.number, "interval": numbers.interval}
     environment.globals |= {
+        "figure": numbers.page_figure,
+        "band": numbers.page_interval,
         "label": label,
         "reference": REFERENCE,
         "level": statistics.LEVEL,
@@ -62,7 +74,8 @@ def _section(section: Section) -> dict[str, Any]:
     columns = [name for name in section.columns if name in present]
     charts = _charts(section.panels, present)
     methods = [_look(method) for method in run.methods]
-    summaries = summarise(run.trials, columns, section.target)
+    summaries = section.summaries()
+    axes = (section.clock, "step")
     return {
         "anchor": section.anchor,
         "title": section.title,
@@ -76,20 +89,36 @@ def _section(section: Section) -> dict[str, Any]:
         "columns": columns,
         "target": section.target,
         "rows": [_row(summary, columns) for summary in summaries],
-        "fastest": _fastest(summaries),
+        "fastest": fastest(summaries),
+        "clock": section.clock,
+        "paper_scale": section.paper_scale,
+        "notes": section.notes,
         "trials": [_trial(trial, columns) for trial in run.trials],
         "troubles": [_trial(trial, columns) for trial in run.trials if trial.status not in statistics.ENDED],
+        "clocks": [name for name in ("processor_time", "time") if name in present],
         "config": _flat(run.config),
         "environment": _flat(run.environment),
         "elsewhere": any(trial.environment != run.environment for trial in run.trials),
-        "findings": section.findings,
-        "confirmed": sum(verdict.verdict == "confirmed" for _, verdict in section.findings),
+        "findings": [
+            {
+                "claim": claim,
+                "measured": found.measured,
+                "result": found.verdict,
+                "words": words(found, section.paper_scale),
+            }
+            for claim, found in section.findings
+        ],
+        "held": sum(found.verdict == "holds" and claim.source == "paper" for claim, found in section.findings),
+        "judged": sum(
+            found.verdict in ("holds", "fails", "undecided") and claim.source == "paper"
+            for claim, found in section.findings
+        ),
         "attachments": section.attachments,
         "done": sum(trial.status is not None for trial in run.trials),
         "data": {
             "methods": methods,
-            "axes": {axis: label(axis) for axis in AXES},
-            "charts": [_chart(panel, run.trials) for panel in charts],
+            "axes": {axis: label(axis) for axis in axes},
+            "charts": [_chart(panel, run.trials, axes) for panel in charts],
         },
     }
 
@@ -100,7 +129,7 @@ def _charts(panels: Sequence[Panel], present: set[str]) -> list[Panel]:
     return [panel for panel in panels if kinds.get((panel.y, panel.x == "method")) is panel]
 
 
-def _chart(panel: Panel, trials: Sequence[Trial]) -> dict[str, Any]:
+def _chart(panel: Panel, trials: Sequence[Trial], axes: Sequence[str]) -> dict[str, Any]:
     groups = statistics.by_method(trials)
     chart: dict[str, Any] = {"label": panel.y_label, "log": panel.log, "logX": panel.log_x, "shade": panel.shade}
     if panel.x == "method":
@@ -113,8 +142,8 @@ def _chart(panel: Panel, trials: Sequence[Trial]) -> dict[str, Any]:
         chart["bars"] = {method: _plain(end.__dict__) for method, end in ends.items() if end is not None}
         return chart
     chart["axis"] = panel.x
-    chart["curves"] = {axis: _means(panel, axis, groups) for axis in AXES}
-    chart["lost"] = {axis: _lost(panel, axis, trials) for axis in AXES}
+    chart["curves"] = {axis: _means(panel, axis, groups) for axis in axes}
+    chart["lost"] = {axis: _lost(panel, axis, trials) for axis in axes}
     return chart
 
 
@@ -131,9 +160,9 @@ def _lost(panel: Panel, axis: str, trials: Sequence[Trial]) -> list[dict[str, An
     lost = []
     for trial in trials:
         if trial.status in statistics.LOST and (
-            curve := statistics.average([trial], axis, panel.y, log=panel.log, start=panel.start)
+            points := statistics.track(trial, axis, panel.y, log=panel.log, start=panel.start)
         ):
-            x, y = _plain(curve.x), _plain(curve.mean)
+            x, y = _plain(points[0]), _plain(np.exp(np.clip(points[1], -230, 230)) if panel.log else points[1])
             lost.append({"method": trial.method, "seed": trial.seed, "status": trial.status, "x": x, "y": y})
     return lost
 
@@ -161,22 +190,16 @@ def _row(summary: Summary, columns: Sequence[str]) -> dict[str, Any]:
         "seeds": [
             {"seed": trial.seed, "status": _status(trial), "mark": _MARKS[_status(trial)]} for trial in summary.trials
         ],
-        "finals": [summary.finals[name] for name in columns],
-        "time": summary.time,
-        "time_to": summary.time_to,
-        "reached": summary.reached,
-        "of": len(summary.trials),
+        "finals": [(name, summary.finals.get(name)) for name in columns],
+        "times": summary.times,
+        "arrival": summary.arrival,
         "speed_up": summary.speed_up,
+        "lost": summary.lost,
     }
 
 
-def _fastest(summaries: Sequence[Summary]) -> str:
-    """The method that reached the target first, with all its trials."""
-    times = {s.method: s.time_to.mean for s in summaries if s.time_to is not None and s.reached == len(s.trials)}
-    return min(times, key=times.__getitem__, default="")
-
-
 def _trial(trial: Trial, columns: Sequence[str]) -> dict[str, Any]:
+    lost = trial.status in statistics.LOST
     return {
         "label": style_of(trial.method).label,
         "seed": trial.seed,
@@ -184,14 +207,14 @@ def _trial(trial: Trial, columns: Sequence[str]) -> dict[str, Any]:
         "mark": _MARKS[_status(trial)],
         "message": trial.message,
         "steps": int(statistics.last(trial, "step")) if len(trial) else 0,
-        "time": statistics.last(trial, "time"),
-        "finals": [statistics.last(trial, name) for name in columns],
+        "times": {name: statistics.last(trial, name) for name in ("processor_time", "time")},
+        "finals": ["–" if lost else numbers.page_figure(name, statistics.last(trial, name)) for name in columns],
         "options": ", ".join(f"{name} {value}" for name, value in _flat(trial.options)),
     }
 
 
 def _status(trial: Trial) -> str:
-    return trial.status or "unfinished"
+    return "completed" if statistics.status_words(trial) == "completed" else trial.status or "unfinished"
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -1,16 +1,24 @@
 """The section of the report on one run, as its experiment describes it."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from orthoptim.functional import rounding
 from orthoptim_experiments.harness.attachments import Picture
 from orthoptim_experiments.harness.claims import Claim, Verdict
-from orthoptim_experiments.harness.experiment import DTYPES, Config
+from orthoptim_experiments.harness.clock import clock_of
+from orthoptim_experiments.harness.experiment import DTYPES, Config, is_paper_scale
 from orthoptim_experiments.harness.filenames import distinct_stems, file_stem
 from orthoptim_experiments.harness.panels import PAPER, Panel, Target
 from orthoptim_experiments.harness.records import Run
+from orthoptim_experiments.harness.statistics import column, last, time_to
+from orthoptim_experiments.harness.summary import Summary, summarise
 from orthoptim_experiments.problems import EXPERIMENTS
+
+CLOCKS = ("time", "processor_time", "optimizer_time")
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,9 @@ class Section:
         target: What trials aim at; None if nothing.
         findings: The claims, and what the data say to each.
         attachments: Further images.
+        clock: The column of the time that counts.
+        paper_scale: Whether the sizes are the paper's.
+        notes: What else the data say, in sentences.
         anchor: Its place on the page, and the stem of its figures' names; made of the names in the run, and safe.
     """
 
@@ -37,11 +48,18 @@ class Section:
     target: Target | None = None
     findings: Sequence[tuple[Claim, Verdict]] = ()
     attachments: Sequence[Picture] = ()
+    clock: str = "time"
+    paper_scale: bool = False
+    notes: Sequence[str] = ()
     anchor: str = ""
 
     def __post_init__(self) -> None:
         if not self.anchor:
             object.__setattr__(self, "anchor", file_stem(_name(self.run)))
+
+    def summaries(self) -> list[Summary]:
+        """The results by method: what every table shows."""
+        return summarise(self.run.trials, self.columns, self.target, self.clock)
 
 
 def distinct(sections: Sequence[Section]) -> list[Section]:
@@ -59,19 +77,53 @@ def describe(run: Run) -> Section:
     experiment = EXPERIMENTS.get(run.experiment)
     if experiment is None:
         columns = list(
-            dict.fromkeys(name for trial in run.trials for name in trial.records if name not in ("step", "time"))
+            dict.fromkeys(name for trial in run.trials for name in trial.records if name not in ("step", *CLOCKS))
         )
         return Section(run, run.experiment, "", [Panel("time", name) for name in columns], columns)
+    clock = clock_of(run.config)
+    clock = clock if any(clock in trial.records for trial in run.trials) else "time"
+    target = experiment.target(run.config)
     return Section(
         run,
         experiment.title,
         experiment.about.strip().partition("\n\n")[0].replace("\n", " "),
-        [shaded(panel, run.config) for panel in experiment.panels],
+        [timed(shaded(panel, run.config), clock) for panel in experiment.panels],
         experiment.columns,
-        experiment.target(run.config),
+        target,
         [(claim, judge(claim, run)) for claim in experiment.claims],
         experiment.attachments(run),
+        clock=clock,
+        paper_scale=is_paper_scale(experiment, run.config),
+        notes=list(off_manifold(run, target)) if target is not None else (),
     )
+
+
+def off_manifold(run: Run, target: Target) -> Iterator[str]:
+    """A sentence on each method whose own gap reaches the target where that of its projection does not."""
+    if target.column != "projected_gap":
+        return
+    raw = replace(target, column="gap")
+    for method in run.methods:
+        trials = [
+            trial
+            for trial in run.of(method)
+            if math.isfinite(time_to(trial, raw, "step")) and not math.isfinite(time_to(trial, target, "step"))
+        ]
+        if trials:
+            steps = ", ".join(f"{time_to(trial, raw, 'step'):.0f}" for trial in trials)
+            best = min(float(np.nanmin(column(trial, "projected_gap"))) for trial in trials)
+            away = max(last(trial, "distance") for trial in trials)
+            yield (
+                f"{method} seems to converge: its own gap falls below {target.value:.0e} (at step {steps}). But that "
+                f"is off the manifold, at a distance of {away:.1e} in the end, where a point may lie on the level of "
+                f"the optimum or below; the gap of the nearest orthogonal matrix never gets below {best:.1e}. Judged "
+                "on the manifold it does not converge: the sharp descent of its raw gap is an artefact of leaving it."
+            )
+
+
+def timed(panel: Panel, clock: str) -> Panel:
+    """The panel, with the clock that counts on its horizontal axis where that is a time."""
+    return replace(panel, x=clock) if panel.x == "time" else panel
 
 
 def judge(claim: Claim, run: Run) -> Verdict:

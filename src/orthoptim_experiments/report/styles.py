@@ -16,21 +16,26 @@ MARKERS = {
     "LandingPC": "triangle-down",
     "SLPG": "cross",
     "POGO-BB": "star",
-    "POGO-half": "hexagon",
     "POGO-root": "x",
     "POGO-argmin": "pentagon",
     "POGO-safe": "hexagon2",
     "POGO-strict": "octagon",
     "Adam": "triangle-right",
     "pogo-torch": "triangle-left",
+    "geoopt": "hexagon",
+    "torch-orthogonal": "star-diamond",
+    "geotorch": "hourglass",
+    "StiefelMuon": "star-square",
 }
 """By plotly's names: in grey print, the marker tells a method."""
 
 _NAMES = [*MARKERS.values(), "diamond-tall"]
-MATPLOTLIB_MARKERS = dict(zip(_NAMES, "osD^vP*hXpH8><d", strict=True))
-GLYPHS = dict(zip(_NAMES, "●■◆▲▼✚★⬢✖⬟⬣⯃▶◀⬧", strict=True))
+MATPLOTLIB_MARKERS = dict(
+    zip(_NAMES, [*"osD^vP*XpH8><h", "$\\clubsuit$", "$\\bowtie$", "$\\spadesuit$", "d"], strict=True)
+)
+GLYPHS = dict(zip(_NAMES, "●■◆▲▼✚★✖⬟⬣⯃▶◀⬢✦⧗✪⬧", strict=True))
 
-_OTHERS = (("#DDCC77", "diamond-tall"), ("#117733", "square"), ("#AA4499", "triangle-up"), ("#661100", "circle"))
+_OTHERS = (("#DDCC77", "diamond-tall"), ("#117733", "square"), ("#AA4499", "triangle-up"), ("#AA7744", "circle"))
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,6 @@ def style_of(name: str) -> Style:
     except UnknownMethodError:
         colour, marker = _OTHERS[sum(name.encode()) % len(_OTHERS)]
         return Style(name, colour, "dash", marker)
-    name = name.partition(" η=")[0]
+    name = name.partition(":")[0]
     plain = next((name.removesuffix(f"-{bits}") for bits in PRECISIONS if name.endswith(f"-{bits}")), name)
     return Style(method.label, method.colour, method.dash, MARKERS.get(plain, "circle"))

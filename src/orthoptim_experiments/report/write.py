@@ -3,8 +3,10 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from orthoptim.atomic import write
+from orthoptim_experiments.harness.export import csv_text
 from orthoptim_experiments.harness.filenames import refuse_link
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.harness.records import ResultsError, Run
@@ -47,7 +49,7 @@ def find_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> list[Run]:
 
 
 def write_report(sections: Sequence[Section], out: Path, figures: Path | None = None) -> list[Path]:
-    """Writes the page, and the figures if a folder for them is given.
+    """Writes the page, and figures and records as CSV if a folder for them is given.
 
     Returns:
         The paths of the files, the page first.
@@ -56,14 +58,21 @@ def write_report(sections: Sequence[Section], out: Path, figures: Path | None = 
         OSError: If a file cannot be written.
     """
     sections = distinct(sections)
+    links, beside = {}, []
     if figures is not None:
         refuse_link(figures)
-    write(out, render(sections).encode())
-    written = [out]
-    if figures is not None:
         for section in sections:
-            written += write_figures(section, figures)
-    return written
+            files = [*write_figures(section, figures), figures / f"{section.anchor}.csv"]
+            write(files[-1], csv_text(section.run).encode())
+            links[section.anchor] = {
+                {"png": "figure (PNG)", "pdf": "figure (PDF)", "csv": "every record (CSV)"}[path.suffix[1:]]: quote(
+                    os.path.relpath(path, out.parent)
+                )
+                for path in files
+            }
+            beside += files
+    write(out, render(sections, links).encode())
+    return [out, *beside]
 
 
 def write_figures(section: Section, folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ SMALL = workloads.Workload("small", [(5, 4, 6), (4, 6)])
 
 
 @pytest.fixture
-def small(monkeypatch):
+def small(monkeypatch, eager_backend):
     monkeypatch.setitem(workloads.WORKLOADS, "W1", SMALL)
     threads = torch.get_num_threads()
     yield
@@ -80,7 +80,7 @@ def test_extra_bytes_is_the_peak_of_what_is_held_at_a_time():
     assert 16_000 <= measure.extra_bytes(step) < 16_100  # and the scalars 1
 
 
-def test_contenders_all_step_the_same_parameters():
+def test_contenders_all_step_the_same_parameters(eager_backend):
     for name, make in contenders.contenders().items():
         params = SMALL.parameters()
         step = make(params)

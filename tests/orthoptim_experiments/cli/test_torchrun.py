@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from orthoptim_experiments.cli.run import SIZES, make_job
-from tests.orthoptim_experiments.helpers import COMMAND, invoke, run_job, the_run, unlike
+from tests.orthoptim_experiments.helpers import COMMAND, assert_close, invoke, run_job, the_run, unlike
 from tests.orthoptim_experiments.together import together
 
 TIMEOUT = 300.0  # processes may be paused for a while
 CNN = ["cnn", "--methods", "POGO", "--train-images", "200", "--batch-size", "40", "--epochs", "6"]
+CNN_SIZES = {"train_images": 200, "batch_size": 40, "epochs": 6.0}  # as in CNN
 CIRCUITS = ["circuits", "--methods", "POGO"]
 
 
@@ -86,6 +87,7 @@ def survive(experiment, nproc, folder, kills, seed=0):
     assert done == kills
     assert err.splitlines() == ["orthoptim: a process was lost; all begin again from the last checkpoint"] * kills
     assert "goes on at step" in out
+    assert out.count("POGO, seed 0: budget") == 1  # one rank speaks
     assert not (folder / ".checkpoints").exists()
     assert list(folder.glob("figures/*.png"))
     return only(folder)
@@ -101,13 +103,27 @@ def undisturbed(experiment, nproc, folder):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return undisturbed(CNN, 2, tmp_path_factory.mktemp("whole"))
+    """The same run by ranks that are forked: to start them by torchrun is what the tests themselves do."""
+    folder = tmp_path_factory.mktemp("whole")
+    together(2, run_job, folder, "cnn", ("POGO",), 2, "float32", **CNN_SIZES)
+    return only(folder)
 
 
 def assert_same(one, other):
     assert one.digest == other.digest != ""
     assert one.status == other.status == "budget"
     assert unlike(one, other) == set()
+
+
+def test_the_command_of_the_readme_with_parts_of_the_model(tmp_path, whole):
+    """In float32, the default, on gloo; to what replicas compute, up to rounding."""
+    process = spawn([*CNN, "--sharded"], 2, tmp_path)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, err) == (0, "")
+    assert "failed" not in out
+    trial = only(tmp_path)
+    assert trial.status == "budget"
+    assert_close(trial, whole, tolerance=1e-2)
 
 
 def test_a_rank_that_is_killed_is_replaced_and_the_run_ends_with_the_same_bits(tmp_path, whole):
@@ -135,8 +151,7 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path, whole):
     assert line.startswith("interrupted; 0 trials are done. To go on: orthoptim run cnn")
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
     assert only(tmp_path).status is None
-    sizes = {"train_images": 200, "batch_size": 40, "epochs": 6.0}
-    (path, ended), (_, others) = together(2, run_job, tmp_path, "cnn", ("POGO",), 2, "float32", **sizes)
+    (path, ended), (_, others) = together(2, run_job, tmp_path, "cnn", ("POGO",), 2, "float32", **CNN_SIZES)
     assert ended == others == [("POGO", 0, "budget", False)]
     assert [path] == list(tmp_path.glob("*.jsonl"))  # the same run, not another beside it
     assert_same(only(tmp_path), whole)
@@ -189,7 +204,15 @@ def test_one_process_is_no_option(tmp_path):
 
 def test_cores_are_shared_by_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    options = {"scale": "tiny", "methods": None, "seeds": None, "device": "cpu", "threads": None, "overrides": None}
+    options = {
+        "scale": "tiny",
+        "methods": None,
+        "seeds": None,
+        "device": "cpu",
+        "threads": None,
+        "overrides": None,
+        "grid": None,
+    }
     options |= {
         "variant": None,
         "dtype": None,

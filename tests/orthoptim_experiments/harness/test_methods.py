@@ -47,7 +47,7 @@ def test_a_precision_changes_the_line_and_not_the_colour():
 def test_hyperparameters_of_the_base_reach_it():
     opt = methods.find("POGO").build([parameter()], {"lr": 0.25, "base": "SGD", "momentum": 0.3})
     assert (opt.param_groups[0]["base"], opt.param_groups[0]["momentum"]) == ("sgd", 0.3)
-    opt = methods.find("POGO-half").build([parameter()], {"lr": 0.25, "base": "VAdam", "betas": [0.8, 0.9]})
+    opt = methods.find("POGO").build([parameter()], {"lr": 0.25, "base": "VAdam", "betas": [0.8, 0.9]})
     assert (opt.param_groups[0]["landing"], opt.param_groups[0]["betas"]) == ("half", [0.8, 0.9])
 
 
@@ -56,7 +56,7 @@ def test_the_peer_agrees_with_pogo():
     x, y = parameter(), parameter()
     y.data.copy_(x)
     options = {"lr": 0.1, "base": "SGD"}  # with momentum its first step is longer: it adds the gradient twice
-    mine, theirs = methods.find("POGO-half").build([x], options), methods.find("pogo-torch").build([y], options)
+    mine, theirs = methods.find("POGO").build([x], options), methods.find("pogo-torch").build([y], options)
     for _ in range(5):
         x.grad, y.grad = x.detach() @ torch.ones(5, 5), y.detach() @ torch.ones(5, 5)
         mine.step()

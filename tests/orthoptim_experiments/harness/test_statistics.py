@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from orthoptim_experiments.harness import statistics
+from orthoptim_experiments.harness.panels import Target
 from orthoptim_experiments.harness.records import Trial
 
 POSITIVE = st.floats(1e-12, 1e6)
@@ -119,10 +120,12 @@ def test_a_trial_that_ended_keeps_its_value_and_one_cut_off_stops_counting(statu
     assert (curve.mean[0], curve.trials[0]) == (2.0, 2)
 
 
-def test_lost_trials_count_only_where_there_are_no_others():
+def test_lost_trials_count_nowhere_even_if_there_are_no_others():
     good, bad = make([0, 1], [1, 1]), make([0, 1], [9, 99], seed=1, status="diverged")
     assert statistics.average([good, bad], "time", "gap", log=False).mean.tolist() == [1, 1]
-    assert statistics.average([bad], "time", "gap", log=False).mean.tolist() == [9, 99]
+    assert statistics.average([bad], "time", "gap", log=False) is None
+    assert statistics.finished([bad]) == []
+    assert statistics.lost_words(bad) == "diverged at step 1"
 
 
 def test_missing_values_and_values_without_a_logarithm_are_left_out():
@@ -156,9 +159,10 @@ def test_long_trials_are_thinned_and_keep_their_ends(count, length, log):
 
 def test_time_to_a_target_and_last_values():
     trial = make([0, 1, 2, 3], [1e-1, np.nan, 1e-6, 1e-7])
-    assert statistics.time_to(trial, "gap", 1e-6) == 2
-    assert np.isnan(statistics.time_to(trial, "gap", 1e-9))
-    assert statistics.time_to(trial, "gap", 0.05, below=False) == 0
+    assert statistics.time_to(trial, Target("gap", 1e-6), "time") == 2
+    assert statistics.time_to(trial, Target("gap", 10**-6.5), "time") == pytest.approx(2.5)  # between two records
+    assert np.isinf(statistics.time_to(trial, Target("gap", 1e-9), "time"))
+    assert statistics.time_to(trial, Target("gap", 0.05, below=False), "time") == 0
     assert statistics.last(make([0, 1, 2], [3, 2, np.nan]), "gap") == 2
     assert np.isnan(statistics.last(trial, "accuracy"))
 

@@ -55,8 +55,7 @@ def test_losses_are_those_of_one_process(tmp_path, alone, world_size):
 def run_awry(out):
     """Two methods of which one cannot be built; one rank is led astray in another run; a third finds no file."""
     small = {"train_images": 80, "epochs": 1.0, "batch_size": 25}
-    refused = {"RGD": {"retraction": "none"}}
-    failed = run_job(out / "failed", "circuits", ("RGD", "POGO"), 2, overrides=refused, **small)[0]
+    failed = run_job(out / "failed", "circuits", ("RGD:retraction=none", "POGO"), 2, **small)[0]
 
     astray = CircuitTraining.advance
 
@@ -82,7 +81,10 @@ def run_awry(out):
 
 def test_ranks_fail_together(tmp_path):
     failed, different = together(2, run_awry, tmp_path)[0]
-    assert [(t.method, t.status) for t in load(failed).trials] == [("RGD", "failed"), ("POGO", "budget")]
+    assert [(t.method, t.status) for t in load(failed).trials] == [
+        ("RGD:retraction=none", "failed"),
+        ("POGO", "budget"),
+    ]
     (trial,) = load(different).trials
     assert trial.status == "failed"
     assert "different models" in trial.message

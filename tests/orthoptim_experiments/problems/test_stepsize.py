@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands
@@ -19,35 +18,37 @@ OFFERED = STEPSIZE.methods(configuration(STEPSIZE, "laptop"))
 
 
 def test_a_sweep_over_learning_rates_for_each_landing():
-    assert len(OFFERED) == 16
-    assert OFFERED["POGO-root η=.010"] == {"lr": 0.01, "base": "SGD"}
-    assert methods.find("POGO-half η=.025").fixed == {"landing": "half"}
+    assert OFFERED["POGO-root:base=SGD:lr=0.01"] == {"lr": 0.01, "base": "SGD"}
+    assert methods.find("POGO:base=SGD:lr=0.025").fixed == {"landing": "half"}
     for name, options in OFFERED.items():
         methods.check(name, options)
-    styles = {(style.colour, style.dash) for style in map(style_of, OFFERED)}
-    assert len(styles) == 16
-    with pytest.raises(methods.UnknownMethodError):
-        methods.find("POGO-root η=.5")
+    swept = [name for name in OFFERED if ":" in name]
+    assert len(swept) == 15
+    assert len({(style.colour, style.dash, style.marker) for style in map(style_of, swept)}) == 15
 
 
 def test_run_and_verdict(tmp_path):
     small = ["--scale", "tiny", "--threads", "1", "--train-images", "200", "--epochs", "2", "--out", str(tmp_path)]
-    names = "POGO-root η=.001,POGO-half η=.001"
+    names = "POGO-root:base=SGD:lr=0.001,POGO:base=SGD:lr=0.001"
     result = CliRunner().invoke(commands.app, ["run", "stepsize", *small, "--methods", names])
     assert result.exit_code == 0, result.output
     (path,) = tmp_path.glob("*.jsonl")
     verdicts = [verdict.verdict for _, verdict in describe(load(path)).findings]
-    assert verdicts == ["confirmed", "not measured", "not measured"]
+    assert verdicts == ["holds", *["not measured"] * 4]
 
 
-def made(diverged=(), bpd=None):
-    records = {"step": [0, 1], "time": [0.0, 1.0]}
+def made(diverged=(), bpd=None, far=None):
     trials = [
         Trial(
             name,
             0,
             status="diverged" if name in diverged else "budget",
-            records=records | {"bpd": [8.0, (bpd or {}).get(name, 1.5)]},
+            records={
+                "step": [0, 1],
+                "time": [0.0, 1.0],
+                "bpd": [8.0, (bpd or {}).get(name, 1.5)],
+                "max_distance": [0.0, (far or {}).get(name, 1e-6)],
+            },
         )
         for name in OFFERED
     ]
@@ -59,15 +60,19 @@ def verdicts(run):
 
 
 def test_verdicts():
-    lost = ("POGO-half η=.025",)
-    assert verdicts(made(lost, {"POGO": 1.3})) == ["confirmed"] * 3
-    assert verdicts(made((*lost, "POGO-safe η=.025"), {"POGO": 1.3, "POGO-root η=.001": 1.49})) == [
-        "refuted",
-        "refuted",
-        "confirmed",
+    half, safe, root = (f"{name}:base=SGD:lr=0.025" for name in ("POGO", "POGO-safe", "POGO-root"))
+    assert verdicts(made((half,), {"POGO": 1.3}, {root: 3.0})) == ["holds"] * 5
+    assert verdicts(made((half, safe), {"POGO": 1.3, "POGO-root:base=SGD:lr=0.001": 1.49})) == [
+        "fails",
+        "holds",
+        "fails",
+        "holds",
+        "fails",
     ]
-    assert verdicts(made((), {"POGO": 1.3, "POGO-safe η=.025": 1.2, "POGO-half η=.005": 1.2})) == [
-        "confirmed",
-        "refuted",
-        "refuted",
+    assert verdicts(made((root,), {"POGO": 1.3, "POGO:base=SGD:lr=0.005": 1.2})) == [
+        "holds",
+        "fails",
+        "holds",
+        "fails",
+        "holds",
     ]

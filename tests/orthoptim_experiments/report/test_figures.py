@@ -45,10 +45,12 @@ def test_the_same_data_give_the_same_bytes(trials, tmp_path):
 
 
 def test_axes_labels_scales_and_one_legend(trials):
-    figure = draw([(trials, Panel("time", "gap")), (trials, Panel("step", "loss", log_x=True, title="the loss"))])
+    figure = draw(
+        [(trials, Panel("time", "projected_gap")), (trials, Panel("step", "loss", log_x=True, title="the loss"))]
+    )
     left, right = figure.axes
     assert (left.get_xlabel(), left.get_ylabel(), left.get_xscale(), left.get_yscale()) == (
-        "training time (s)", "optimality gap", "linear", "log",
+        "wall time (s)", "optimality gap", "linear", "log",
     )  # fmt: skip
     assert (right.get_xlabel(), right.get_ylabel(), right.get_xscale(), right.get_yscale()) == (
         "iteration", "loss", "log", "linear",
@@ -69,7 +71,7 @@ def test_bands_lost_trials_and_shade(trials):
     banded = {"POGO", "RGD", "RSDM", "LandingPC"}  # of the others' three trials one was lost
     assert len(axes.collections) == len(banded)
     crosses = [line for line in axes.lines if line.get_marker() == "x"]
-    assert [line.get_color() for line in crosses] == [style_of("Landing").colour, style_of("SLPG").colour]
+    assert {line.get_color() for line in crosses} == {style_of("Landing").colour, style_of("SLPG").colour}
     (shaded,) = draw([(trials, replace(PAPER[2], shade=1e-5))]).axes
     assert len(shaded.patches) == 1
 

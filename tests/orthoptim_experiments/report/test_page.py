@@ -37,8 +37,8 @@ COLUMNS = ("gap", "projected_gap", "distance")
 STATUSES = {("SLPG", 1): "diverged", ("RSDM", 2): None, ("Landing", 0): "failed"}
 
 
-def finding(says, measured, verdict):
-    return Claim(says, judge=lambda run: None), Verdict(verdict, measured)
+def finding(says, measured, verdict, quote=""):
+    return Claim(says, judge=lambda run: None, quote=quote), Verdict(verdict, measured)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def page(tmp_path_factory):
     )
     other.environment["cpu"] = other.config["note"] = other.notice = other.trials[1].message = EVIL
     findings = [
-        finding("POGO is first", "POGO 2.1 s, then LandingPC 2.9 s", "confirmed"),
-        finding("RSDM is last", "RGD is", "refuted"),
+        finding("POGO is first", "POGO 2.1 s, then LandingPC 2.9 s", "holds", "we see it"),
+        finding("RSDM is last", "RGD is", "fails"),
         finding("SLPG follows", "not run", "not measured"),
     ]
     panels = [*PAPER[:2], replace(PAPER[2], shade=1e-5), Panel("method", "time", label="time, all of it")]
@@ -62,7 +62,7 @@ def page(tmp_path_factory):
             EVIL,
             EVIL,
             columns=COLUMNS,
-            findings=[finding(EVIL, EVIL, "refuted")],
+            findings=[finding(EVIL, EVIL, "fails", EVIL)],
             attachments=[Picture(EVIL, PNG, EVIL, EVIL)],
         ),
     ]
@@ -119,7 +119,7 @@ def test_it_loads_alone_and_without_complaint(shown, page):
     assert gap["bands"] == 4  # three seeds each, one lost of Landing and of SLPG
     assert time["bars"] == METHODS
     assert all(chart["drawn"] > 0 for chart in (gap, distance, time))
-    assert (gap["x"], gap["scales"]) == ("training time (s)", ["linear", "log"])
+    assert (gap["x"], gap["scales"]) == ("wall time (s)", ["linear", "log"])
     assert shown.get_log("browser") == []
     assert browser.requests(shown) == [page.as_uri()]
 
@@ -212,7 +212,7 @@ def test_the_tables_say_what_happened(shown):
     troubles = section.find_element(By.CSS_SELECTOR, ".troubles").text
     assert "Landing, seed 0: failed after 375 iterations: RuntimeError: the matrix <X> is singular" in troubles
     verdicts = [cell.text for cell in section.find_elements(By.CSS_SELECTOR, ".verdict")]
-    assert verdicts == ["✓ confirmed", "✕ refuted", "– not measured"]
+    assert verdicts == ["✓ holds here", "✕ does not hold here", "– not measured"]
 
 
 def test_it_can_be_used_without_eyes_or_mouse(shown):

@@ -33,7 +33,7 @@ def test_page_and_figures_of_a_folder(here):
     write_run(here / "results" / "procrustes-2.jsonl", experiment="procrustes", **SMALL, run_id="2")
     result = report()
     assert result.exit_code == 0, result.output
-    figures = [f"figures/{run}.{ending}" for run in ("pca-1", "procrustes-2") for ending in ("png", "pdf")]
+    figures = [f"figures/{run}.{ending}" for run in ("pca-1", "procrustes-2") for ending in ("png", "pdf", "csv")]
     assert result.stdout.split() == ["report.html", *figures]
     assert all((here / name).stat().st_size > 1000 for name in result.stdout.split())
     page = (here / "report.html").read_text()
@@ -114,7 +114,7 @@ def test_names_in_a_run_are_no_paths(here, name):
     assert result.exit_code == 0, result.output
     written = {each for each in here.rglob("*") if each.is_file()} - {path}
     assert {each.parent for each in written} == {here / "a" / "b", here / "a" / "b" / "figures"}
-    assert len(written) == 3
+    assert len(written) == 4
 
 
 def test_a_run_in_two_folders_and_names_that_differ_by_case_have_figures_of_their_own(here):
@@ -218,7 +218,7 @@ def test_an_unknown_experiment_is_shown_with_all_its_columns(here):
 
 def test_claims_are_judged_on_the_run_and_data_that_do_not_suffice_are_no_crash(here):
     run = load(write_run(here / "run.jsonl", **SMALL))
-    assert judge(Claim("yes", lambda run: Verdict("confirmed", run.id)), run) == ("confirmed", "0123456789")
+    assert judge(Claim("yes", lambda run: Verdict("holds", run.id)), run) == ("holds", "0123456789")
     for doomed in (lambda run: max([]), lambda run: [][0], lambda run: {}["a"], lambda run: 1 / 0):
         assert judge(Claim("no", doomed), run).verdict == "not measured"
 

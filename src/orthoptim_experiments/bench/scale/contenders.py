@@ -49,7 +49,7 @@ def ours(params: list[Parameter]) -> Contender:
     optimizer = oo.POGO(params, LR)
     owned = [0] * dist.get_world_size()
     plan = optimizer.plan()
-    for part in (part for parts in optimizer._sharded_step().plan.rounds for part in parts):
+    for part in (part for parts in optimizer._sharded_step().rounds for part in parts):
         for rank, (first, last) in enumerate(part.owners):
             owned[rank] += (last - first) * part.p * part.n
     return Contender(

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 from statistics import mean
 
-from orthoptim_experiments.harness.claims import Judge, Verdict, column, requires, seconds, verdict
+from orthoptim_experiments.harness.claims import Judge, Verdict, column, known, last_mean, requires, seconds, verdict
+from orthoptim_experiments.harness.clock import clock_of
 from orthoptim_experiments.harness.records import Run, Trial
 
 PUBLISHED = {4: 1.300, 6: 1.243, 8: 1.217, 10: 1.203}
@@ -22,9 +23,10 @@ def better_at_equal_time(method: str, *others: str) -> Judge:
         parts, holds = [], True
         for other in others:
             pairs = list(_pairs(run, method, other))
-            ends = [min(trial.records["time"][-1] for trial in pair) for pair in pairs]
+            clock = clock_of(run.config)
+            ends = [min(trial.records[clock][-1] for trial in pair) for pair in pairs]
             bpd, other_bpd = (
-                mean(_best_bpd_by(trial, end) for trial, end in zip(trials, ends, strict=True))
+                mean(_best_bpd_by(trial, end, clock) for trial, end in zip(trials, ends, strict=True))
                 for trials in zip(*pairs, strict=True)
             )
             holds &= bpd < other_bpd
@@ -37,7 +39,7 @@ def better_at_equal_time(method: str, *others: str) -> Judge:
 def normalised(method: str, limit: float) -> Judge:
     """Whether log Z is never farther than a limit from 0."""
 
-    @requires(method)
+    @requires(method, subject=method)
     def judge(run: Run) -> Verdict:
         largest = max(_nan_is_worst(abs(value)) for values in column(run, method, "log_z") for value in values)
         return verdict(largest <= limit, f"largest |log Z| of {method}: {largest:.1e}")
@@ -52,12 +54,65 @@ def as_good_and_faster(method: str, other: str, factor: float) -> Judge:
     def judge(run: Run) -> Verdict:
         speed_ups, parts = [], []
         for trial, other_trial in _pairs(run, method, other):
-            target, end = other_trial.records["bpd"][-1], other_trial.records["time"][-1]
-            records = zip(trial.records["time"], trial.records["bpd"], strict=True)
+            clock = clock_of(run.config)
+            target, end = other_trial.records["bpd"][-1], other_trial.records[clock][-1]
+            records = zip(trial.records[clock], trial.records["bpd"], strict=True)
             reached = next((time for time, bpd in records if bpd <= target), math.inf)
             speed_ups.append(end / reached)
             parts.append(f"{target:.3f}: {method} {seconds(reached)}, {other} {seconds(end)}")
         return verdict(min(speed_ups) >= factor, f"time to {'; to '.join(parts)}")
+
+    return judge
+
+
+def close(method: str, limit: float) -> Judge:
+    """Whether the mean distance is never larger than a limit."""
+
+    @requires(method, subject=method)
+    def judge(run: Run) -> Verdict:
+        mean_worst, worst = (max(known(run, method, name)) for name in ("distance", "max_distance"))
+        return verdict(
+            mean_worst <= limit, f"largest mean distance of {method}: {mean_worst:.1e}; of a matrix {worst:.1e}"
+        )
+
+    return judge
+
+
+def stuck(method: str, epsilon: float) -> Judge:
+    """Whether a method's farthest matrix is at its bound within an epoch, and comes back slowly."""
+
+    @requires(method)
+    def judge(run: Run) -> Verdict:
+        early, late = [], []
+        for trial in run.of(method):
+            far = list(zip(trial.records["epoch"], trial.records["max_distance"], strict=True))
+            early.append(max(distance for epoch, distance in far if epoch <= 1))
+            late.append(far[-1][1])
+        measured = f"largest distance of {method} in the first epoch {max(early):.2g}, at the end {max(late):.2g}"
+        return verdict(min(early) >= 0.9 * epsilon and max(late) <= epsilon, measured)
+
+    return judge
+
+
+def nears(method: str) -> Judge:
+    """Whether a method ends at a tenth of its largest mean distance, or nearer."""
+
+    @requires(method)
+    def judge(run: Run) -> Verdict:
+        farthest, end = max(known(run, method, "distance")), last_mean(run, method, "distance")
+        return verdict(end <= farthest / 10, f"mean distance of {method}: at most {farthest:.1e}, at the end {end:.1e}")
+
+    return judge
+
+
+def worse(method: str, other: str, margin: float) -> Judge:
+    """Whether a method's last validation bits per dimension are that much above those of another."""
+
+    @requires(method, other)
+    def judge(run: Run) -> Verdict:
+        ends = {name: last_mean(run, name, "bpd") for name in (method, other)}
+        measured = ", ".join(f"{name} {bpd:.3f}" for name, bpd in ends.items())
+        return verdict(ends[method] >= ends[other] + margin, f"last bits per dimension: {measured}")
 
     return judge
 
@@ -92,9 +147,9 @@ def _pairs(run: Run, method: str, other: str) -> Iterator[tuple[Trial, Trial]]:
             yield trial, twin
 
 
-def _best_bpd_by(trial: Trial, time: float) -> float:
+def _best_bpd_by(trial: Trial, time: float, clock: str) -> float:
     """The least that was measured by a time."""
-    records = zip(trial.records["time"], trial.records["bpd"], strict=True)
+    records = zip(trial.records[clock], trial.records["bpd"], strict=True)
     return min(_nan_is_worst(bpd) for at, bpd in records if at <= time)
 
 

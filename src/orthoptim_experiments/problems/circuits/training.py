@@ -89,7 +89,8 @@ class CircuitTraining(Problem):
         loss = -self.model(images).mean() * (len(images) / self.loader.batch_size)
         torch.autograd.backward(loss)
         loss = ranks.sum_gradients(self.model.parameters(), loss.detach())
-        self.optimizer.step()
+        with self.stepping:
+            self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
         self._last_loss = loss.item()

@@ -115,23 +115,26 @@ class Training(Problem):
             loss = loss * (len(labels) / self.loader.batch_size)  # of the whole batch, of which this may be a part
         torch.autograd.backward(loss)
         loss = ranks.sum_gradients(self.model.parameters(), loss.detach())
-        middle = self._now()
-        for optimizer in self.optimizers:
-            optimizer.step()
-        end = self._now()
+        before = self.stepping.elapsed
+        with self.stepping:
+            self.optimizer.step()
+        self.others.step()
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.step += 1
         self._last_loss = loss
         images_seen = self.loader.batch_size
         total = loss if reduction == "sum" else loss * images_seen
-        self._since.add(total, images_seen, seconds=self._now() - begin, optimizer_seconds=end - middle)
+        self._since.add(
+            total, images_seen, seconds=self._now() - begin, optimizer_seconds=self.stepping.elapsed - before
+        )
 
     def evaluate(self) -> dict[str, float]:
         """The values of a record; those of the training are over the batches since the last evaluation.
 
         ``loss`` and ``accuracy`` are those of the test images, ``distance`` and ``max_distance`` the mean and the
-        maximum of ‖XXᴴ − I‖_F/√p over all matrices, ``optimizer_share`` the optimizers' part of the training time.
+        maximum of ‖XXᴴ − I‖_F/√p over all matrices, ``optimizer_share`` the part of the training time in the
+        optimizer of the weights under study.
         """
         accuracy, loss = self.test_with(self.model)
         record = {"loss": loss, "accuracy": accuracy, "epoch": self.epoch} | self._since.record()

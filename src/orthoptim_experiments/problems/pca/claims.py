@@ -1,48 +1,52 @@
-"""What the paper says about PCA."""
+"""Judges of claims about PCA."""
 
 from orthoptim_experiments.harness.claims import (
     Verdict,
     ascending,
     column,
+    decide,
     figures,
     growth,
-    ranking,
+    mean_to,
+    ratios,
     requires,
-    steps_to,
-    time_to,
     verdict,
 )
+from orthoptim_experiments.harness.clock import clock_of
 from orthoptim_experiments.harness.methods import PAPER
-from orthoptim_experiments.harness.records import Run
-
-
-@requires(*PAPER)
-def first(run: Run) -> Verdict:
-    """Whether POGO and LandingPC converge first."""
-    times = {method: time_to(run, method) for method in PAPER}
-    return verdict(set([*ascending(times)][:2]) == {"POGO", "LandingPC"}, ranking(run, times))
+from orthoptim_experiments.harness.panels import Target
+from orthoptim_experiments.harness.records import Run, Trial
+from orthoptim_experiments.harness.statistics import time_to
 
 
 @requires(*PAPER)
 def fewest(run: Run) -> Verdict:
     """Whether POGO and LandingPC take the fewest steps."""
-    steps = ascending({method: steps_to(run, method) for method in PAPER})
+    steps = ascending({method: mean_to(run, method, "step") for method in PAPER})
     return verdict(set([*steps][:2]) == {"POGO", "LandingPC"}, f"steps: {figures(steps, '.0f')}")
 
 
 @requires("Landing", "SLPG", "RGD")
 def similar(run: Run) -> Verdict:
     """Whether Landing, SLPG and RGD take as many steps, within a factor of 1.5."""
-    steps = {method: steps_to(run, method) for method in ("Landing", "SLPG", "RGD")}
+    steps = {method: mean_to(run, method, "step") for method in ("Landing", "SLPG", "RGD")}
     measured = f"steps to a gap of {run.config['tolerance']:.0e}: {figures(steps, '.0f')}"
     return verdict(max(steps.values()) <= 1.5 * min(steps.values()), measured)
 
 
-@requires("POGO", "RGD", "SLPG", "RSDM")
-def last(run: Run) -> Verdict:
-    """Whether RSDM is the last of the feasible methods."""
-    times = {method: time_to(run, method) for method in ("POGO", "RGD", "SLPG", "RSDM")}
-    return verdict([*ascending(times)][-1] == "RSDM", f"the feasible methods, {ranking(run, times)}")
+@requires(*PAPER, subject="RSDM")
+def slow_start(run: Run) -> Verdict:
+    """Whether RSDM is the last to reduce its gap tenfold."""
+    clock = clock_of(run.config)
+
+    def tenth(trial: Trial) -> float:
+        return time_to(trial, Target("projected_gap", trial.records["projected_gap"][0] / 10), clock)
+
+    found = {
+        method: ratio for method in PAPER if method != "RSDM" for ratio in ratios(run, method, ["RSDM"], tenth).values()
+    }
+    words = ", ".join(f"{method} {ratio.words}" for method, ratio in found.items())
+    return verdict(decide(found, 1), f"RSDM's time to a tenth of its first gap, in units of that of: {words}")
 
 
 @requires(*PAPER)

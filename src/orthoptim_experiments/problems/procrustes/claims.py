@@ -1,35 +1,14 @@
-"""What the paper says about Procrustes."""
+"""Judges of claims about Procrustes."""
 
-from orthoptim_experiments.harness.claims import (
-    Verdict,
-    column,
-    figures,
-    growth,
-    ranking,
-    requires,
-    statuses,
-    time_to,
-    verdict,
-)
-from orthoptim_experiments.harness.methods import PAPER
+from orthoptim_experiments.harness.claims import Verdict, column, figures, growth, requires, statuses, verdict
 from orthoptim_experiments.harness.records import Run
 
 
-@requires(*PAPER)
-def first(run: Run) -> Verdict:
-    """Whether POGO and SLPG converge first, the others 1.5 times as late or later."""
-    times = {method: time_to(run, method) for method in PAPER}
-    ours = max(times["POGO"], times["SLPG"])
-    margin = min(time for method, time in times.items() if method not in ("POGO", "SLPG")) / ours
-    measured = f"{ranking(run, times)}; the third takes {margin:.1f} times as long as the second"
-    return verdict(margin >= 1.5, measured)
-
-
-@requires("LandingPC")
+@requires("LandingPC", subject="none")
 def exhausts(run: Run) -> Verdict:
     """Whether LandingPC uses up its steps."""
     ends = statuses(run, "LandingPC")
-    gap = max((gaps[-1] for gaps in column(run, "LandingPC", "gap")), default=0.0)
+    gap = max((gaps[-1] for gaps in column(run, "LandingPC", "projected_gap")), default=0.0)
     return verdict(set(ends) == {"budget"}, f"LandingPC ends: {', '.join(ends)}; worst last gap {gap:.1e}")
 
 

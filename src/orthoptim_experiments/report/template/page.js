@@ -71,7 +71,7 @@ function rangeOf(means, shade, log) {
 function curveTraces(chart, methods, state, logY) {
   const curves = chart.curves[state.axis];
   const shown = methods.filter((method) => Object.hasOwn(curves, method.name)); // a method may be named "constructor"
-  const unit = state.axis === "time" ? "s" : "iterations";
+  const unit = state.axis === "step" ? "iterations" : "s";
   const byName = Object.fromEntries(methods.map((method) => [method.name, method]));
   const banded = state.bands ? shown.filter((method) => curves[method.name].low.some((low) => low !== null)) : [];
   const bands = banded.map((method) => bandTrace(method, curves[method.name]));

@@ -9,7 +9,7 @@ import pytest
 from tests.orthoptim_experiments.helpers import COMMAND, invoke, the_run
 
 SMALL = ["--scale", "tiny", "--threads", "1", "--train-images", "200", "--batch-size", "50"]
-TIMES = ("time", "processor_time", "optimizer_share", "images_per_second")
+TIMES = ("time", "processor_time", "optimizer_time", "optimizer_share", "images_per_second")
 
 
 def test_options_of_cnn(tmp_path):

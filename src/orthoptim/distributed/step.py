@@ -1,0 +1,282 @@
+"""The step of parameters that are DTensors: its plan, and how that is executed."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from orthoptim.base import Base
+from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_rounds, make_sharded_buckets, matrix_bytes
+from orthoptim.distributed.collectives import Job, Steps, run
+from orthoptim.distributed.handshake import StepCheck, meshes
+from orthoptim.distributed.layout import Layout, local_view
+from orthoptim.distributed.state import init_state
+from orthoptim.distributed.strategies import choose, per_matrix_names, step_bucket
+from orthoptim.engine.naming import names_of, parameter_name
+from orthoptim.engine.rule import UpdateRule
+from orthoptim.engine.state import newest
+from orthoptim.stiefel import FORMS
+from orthoptim.tensors import is_dtensor, local_part, real_dtype
+from orthoptim.views import View
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """How the DTensors of one param group are stepped.
+
+    Attributes:
+        index: that of the group.
+        params: those that require a gradient.
+        names: what to call them in tables.
+        labels: what to call them in messages.
+        local: positions of those whose matrices are whole on this rank.
+        sharded: buckets of the others.
+    """
+
+    index: int
+    params: list[DTensor]
+    names: list[str]
+    labels: list[str]
+    local: list[int]
+    sharded: list[ShardedBucket]
+
+    def local_parts(self) -> list[Tensor]:
+        """What this rank holds of the parameters whose matrices are whole here."""
+        return [local_part(self.params[i]) for i in self.local]
+
+
+class LocalWork(NamedTuple):
+    """DTensors of one group whose matrices are whole on this rank, as plain tensors.
+
+    Attributes:
+        params: the local parts of the parameters.
+        grads: their gradients.
+        states: their states, the tensors of one parameter after those of another.
+    """
+
+    params: list[Tensor]
+    grads: list[Tensor]
+    states: list[Tensor]
+
+
+class ShardedStep:
+    """Steps the DTensors of an optimizer by a plan, which is made again when something it was made from changes.
+
+    Attributes:
+        round_bytes: how much of the matrices that are cut is under way at a time, for each rank.
+        groups: the plans of the param groups that have DTensors, by index of the group.
+        rounds: parts of the buckets whose matrices are cut, in the order of the step.
+        local_views: for the local part of a parameter that a view divides, by ``id``, the view of that part.
+    """
+
+    def __init__(self) -> None:
+        self.round_bytes = ROUND_BYTES
+        self.groups: dict[int, GroupPlan] = {}
+        self.rounds: list[list[ShardedBucket]] = []
+        self.local_views: dict[int, View] = {}
+        self._overlap = True
+        self._key: list[Any] = []
+        self._frozen: list[tuple[str, DTensor]] = []
+        self._meshes: list[DeviceMesh] = []
+        self._check = StepCheck()
+
+    @torch.no_grad()
+    def __call__(self, rules: Sequence[UpdateRule], state: MutableMapping[Tensor, Any]) -> dict[int, LocalWork]:
+        """Step all matrices that are cut, and return what is left to be stepped as plain tensors are, by group.
+
+        The matrices that are cut come first: what is wrong on one rank only is found before anything is changed.
+
+        Args:
+            rules: those of all constrained groups.
+            state: that of the optimizer.
+        """
+        self._check.raise_deferred()
+        key = self._key_of(rules)
+        changed = key != self._key
+        self._compare(rules, changed)
+        if changed:
+            self._check.finish()  # all ranks make a new plan, or none
+            self._make(rules, key)
+            self._compare(rules, False)
+        grads = {index: [_local_gradient(param) for param in plan.params] for index, plan in self.groups.items()}
+        rule_of = {rule.index: rule for rule in rules}
+
+        def jobs(buckets: Sequence[ShardedBucket]) -> list[Job]:
+            return [
+                Job(
+                    bucket.process_group,
+                    bucket.device,
+                    self._steps(bucket, rule_of[bucket.group], grads[bucket.group], state),
+                    bucket.replicas,
+                )
+                for bucket in buckets
+            ]
+
+        run(map(jobs, self.rounds), self._overlap, self._check.finish)
+        return {index: _local_work(rule_of[index], plan, grads[index], state) for index, plan in self.groups.items()}
+
+    def _compare(self, rules: Sequence[UpdateRule], changed: bool) -> None:
+        labels = [label for plan in self.groups.values() for label in plan.labels]
+        params = [param for plan in self.groups.values() for param in plan.params]
+        for label, param in self._frozen:
+            labels.append(label)
+            params.append(param)
+        self._check.start(self._meshes, rules, labels, params, self.round_bytes, changed)
+
+    def plan(self, rules: Sequence[UpdateRule]) -> None:
+        """Make the plan of the next step, if that of the last one does not serve. All ranks must call."""
+        key = self._key_of(rules)
+        if key != self._key:
+            self._make(rules, key)
+
+    def _key_of(self, rules: Sequence[UpdateRule]) -> list[Any]:
+        """What the plan is made from.
+
+        A parameter that is frozen later on stays in the plan, without a gradient; one that is thawed is not in it yet.
+        """
+        thawed = [param.requires_grad for _, param in self._frozen]
+        keys = [(rule.index, rule.options, _by_columns(rule), *map(id, rule.group["params"])) for rule in rules]
+        return [*keys, self.round_bytes, any(thawed)]
+
+    def _make(self, rules: Sequence[UpdateRule], key: list[Any]) -> None:
+        self.groups, self.local_views, self._frozen = {}, {}, []
+        for rule in rules:
+            sharded = [i for i, param in enumerate(rule.group["params"]) if is_dtensor(param)]
+            named = [(parameter_name(rule.group, i, f"group {rule.index}"), rule.group["params"][i]) for i in sharded]
+            self._frozen.extend((name, param) for name, param in named if not param.requires_grad)
+            positions = [i for i in sharded if rule.group["params"][i].requires_grad]
+            if positions:
+                plan = self.groups[rule.index] = _plan_group(rule, positions)
+                view = View.of(rule.group["view"])
+                if view.is_divided:
+                    whole = [plan.params[i] for i in plan.local if local_part(plan.params[i]).numel()]
+                    self.local_views |= {id(local_part(param)): local_view(param, view) for param in whole}
+        buckets = [bucket for plan in self.groups.values() for bucket in plan.sharded]
+        self.rounds = make_rounds(buckets, self.round_bytes)
+        self._meshes = meshes(self.groups[bucket.group].params[bucket.members[0]] for bucket in buckets)
+        # with matrices larger than a round, one round at a time is all that there is room for
+        self._overlap = all(matrix_bytes(bucket) <= self.round_bytes for bucket in buckets)
+        for part in (part for parts in self.rounds for part in parts):
+            part.blocks.append(part)  # parts share the list of their bucket
+        self._key = [*key[:-1], False]
+
+    def _steps(
+        self,
+        bucket: ShardedBucket,
+        rule: UpdateRule,
+        all_grads: Sequence[Tensor | None],
+        states: MutableMapping[Tensor, Any],
+    ) -> Steps:
+        """The coroutine that steps one bucket: gather, step by its strategy, write."""
+        members = [self.groups[bucket.group].params[i] for i in bucket.members]
+        params, given = [local_part(param) for param in members], [all_grads[i] for i in bucket.members]
+        for param in members:
+            if not rule.kinds.keys() <= states[param].keys():
+                init_state(param, rule.kinds, rule.group, states[param])
+        counting = zip(members, given, strict=True) if bucket.counts_steps else ()
+        steps = [states[param]["step"] for param, grad in counting if grad is not None]
+        if bucket.count == 0:
+            _count(steps)
+            return
+        x = bucket.gather(params)
+        held = {
+            name: [local_part(states[param][name]) for param in members]
+            for name in (*rule.kinds, *(["master"] if bucket.half else []))
+        }
+        if bucket.half:
+            x = newest(x, bucket.gather(held["master"]))
+        lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+        values = per_matrix_names(rule.kinds)
+        state = {
+            name: bucket.gather_values(held[name]) if name in values else bucket.gather(held[name])
+            for name in rule.kinds
+        }
+        # what has no gradient here is to be skipped on all ranks, as if that were not finite
+        grads = [
+            torch.full_like(param, torch.nan) if grad is None else grad
+            for param, grad in zip(params, given, strict=True)
+        ]
+        new_x, new_state = yield from step_bucket(rule, bucket, x, bucket.gather(grads).to(x.dtype), state, lr)
+        bucket.write_(params, new_x)
+        if bucket.half:
+            bucket.write_(held["master"], new_x)
+        for name, value in new_state.items():
+            bucket.write_(held[name], value)
+        _count(steps)
+
+
+def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
+    """The plan of the parameters at some positions of a group."""
+    group, all_names = rule.group, names_of(rule.group)
+    params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
+    labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
+    strategy = partial(choose, by_columns=_by_columns(rule))
+    local, buckets = make_sharded_buckets(params, View.of(group["view"]), group["side"], strategy)
+    named = [
+        replace(
+            bucket,
+            group=rule.index,
+            names=tuple(names[i] for i in bucket.members),
+            form=_form(rule, bucket.layout, bucket.strategy),
+        )
+        for bucket in buckets
+    ]
+    return GroupPlan(rule.index, params, names, labels, local, named)
+
+
+def _form(rule: UpdateRule, layout: Layout, strategy: str) -> str:
+    form: str = rule.method.form(layout.p, layout.n, rule.group)
+    return "direct-p" if strategy != "whole" and form in FORMS else form
+
+
+def _by_columns(rule: UpdateRule) -> bool:
+    return not Base.named(rule.group["base"]).whole_matrix and bool(rule.method.steps_columns(rule.group))
+
+
+def _local_work(
+    rule: UpdateRule, plan: GroupPlan, grads: Sequence[Tensor | None], states: MutableMapping[Tensor, Any]
+) -> LocalWork:
+    work = LocalWork([], [], [])
+    empty = []
+    for i in plan.local:
+        grad, param = grads[i], plan.params[i]
+        if grad is None:
+            continue
+        state = states[param]
+        if not rule.kinds.keys() <= state.keys():
+            init_state(param, rule.kinds, rule.group, state)
+        if grad.numel() == 0:
+            empty.append(state["step"])
+            continue
+        local = local_part(param)
+        work.params.append(local)
+        work.grads.append(grad)
+        # a parameter that needs no master copy is its own
+        work.states.extend([local_part(state[name]) if name in state else local for name in rule.state_names])
+    _count(empty)
+    return work
+
+
+def _count(steps: list[Tensor]) -> None:
+    if steps:
+        torch._foreach_add_(steps, 1)
+
+
+def _local_gradient(param: DTensor) -> Tensor | None:
+    grad = param.grad
+    if grad is None:
+        return None
+    assert is_dtensor(grad)
+    ours, theirs = param._spec, grad._spec
+    if theirs is not ours and theirs.placements != ours.placements:  # such as a pending sum
+        grad = grad.redistribute(placements=param.placements)
+    return grad._local_tensor

@@ -1,0 +1,1 @@
+"""Rotations for quantization: a small language model in four bits, rotated."""
