@@ -55,6 +55,7 @@ class Orthoptimizer(Optimizer):
     algorithm: ClassVar[str]
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
+    has_kernels: ClassVar[bool] = False  # whether engine.kernels computes what update does; not inherited
     base_options: ClassVar[frozenset[str]] = frozenset()  # arguments of __init__ that it gives to its base
     round_bytes: int = ROUND_BYTES
     """How much of the matrices that are cut is under way at a time, for each rank: a step takes about ten times as much

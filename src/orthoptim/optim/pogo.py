@@ -61,6 +61,7 @@ class POGO(Orthoptimizer):
 
     algorithm = "pogo"
     unrolls = True
+    has_kernels = True
 
     def __init__(
         self,

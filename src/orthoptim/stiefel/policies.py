@@ -70,7 +70,7 @@ _FAR = 0.36
 _LEAST_SCALE = 1e-2
 """How much a rescue scales down in one step: ρM is computed as M + (ρ − 1)M, which loses u/ρ."""
 
-_LONGEST = 10.0
+LONGEST = 10.0
 """‖sR‖_F/√p beyond which a leap is cut off by any policy: from a matrix that is far away, leaps are far too long.
 
 The form ``tiny`` cuts off only where the policy clips: it saves the passes over memory.
@@ -245,7 +245,7 @@ def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
         policy: how to land.
     """
     if policy.clip is None:
-        return Length(_shortened(eta, size, most=_LONGEST * p**0.5), None, None)
+        return Length(_shortened(eta, size, most=LONGEST * p**0.5), None, None)
     return Length(*_clipped(eta, size, most=policy.clip))
 
 

@@ -15,13 +15,15 @@ An operation is one launch, but for these rules of torch's own kernels (2.13):
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from orthoptim.engine.kernels.launch import observe_launches
 
 What = Literal["kernel", "gemm", "decomposition", "view", "host", "h2d", "d2h", "sync"]
 
@@ -131,6 +133,21 @@ class LaunchCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             gigabytes=sum(each.read + each.written for each in launching) / 1e9,
             gigaflops=sum(each.flops for each in launching) / 1e9,
         )
+
+    def __enter__(self) -> Self:
+        """Begin to record: the operations of torch, and the kernels that the library launches itself."""
+        self._kernels = observe_launches(self._observe)
+        self._kernels.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End it."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._kernels.__exit__(*error)
+
+    def _observe(self, name: str, grid: tuple[int, ...]) -> None:
+        self.operations.append(Operation(name, "kernel", 1, shape=grid))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the operation, and record it."""
