@@ -99,6 +99,7 @@ def _launch_tiny(table: AddressTable, bucket: Bucket, rule: UpdateRule, members:
         LARGEST=torch.finfo(stored).max if stored == torch.float16 else 0.0,
         BLOCK=BLOCK,
         device=bucket.device,
+        moved=_bytes(members, grad, writes=True),
     )
 
 
@@ -115,6 +116,7 @@ def _launch_direct(table: AddressTable, bucket: Bucket, rule: UpdateRule, member
         **_tile(rule, bucket),
         ROUNDOFF=torch.finfo(bucket.real_dtype).eps / 2,
         device=bucket.device,
+        moved=_bytes(members, grad, writes=True),
     )
 
 
@@ -127,8 +129,16 @@ def _launch_gram(table: AddressTable, bucket: Bucket, rule: UpdateRule, members:
     tensors = (table.rows, table.grads, table.work, scratch)
     sums = {name: value for name, value in (constants | tile).items() if name in _SUMS}
     module = _device("gram")
-    launch(module.gram_sums, grid, *tensors, numbers[1], **sums, STRETCH=STRETCH, device=bucket.device)
-    launch(module.gram_step, grid, *tensors, *numbers, **constants, **tile, STRETCH=STRETCH, device=bucket.device)
+    reads, all_bytes = (_bytes(members, grad, writes) for writes in (False, True))
+    options: dict[str, Any] = {"STRETCH": STRETCH, "device": bucket.device}
+    launch(module.gram_sums, grid, *tensors, numbers[1], **sums, **options, moved=reads)
+    launch(module.gram_step, grid, *tensors, *numbers, **constants, **tile, **options, moved=all_bytes)
+
+
+def _bytes(members: Members, grad: torch.dtype, writes: bool) -> int:
+    """What a kernel reads, and writes, of entries."""
+    held = sum(tensor.nbytes for tensor in (*members.x, *members.buffer, *members.master))
+    return held * (2 if writes else 1) + sum(tensor.numel() for tensor in members.x) * grad.itemsize
 
 
 _SUMS = ("P", "N", "T", "XT", "GT", "HALF", "MAXIMIZE", "COMPLEX", "ROWS", "TILE", "num_warps", "num_stages")

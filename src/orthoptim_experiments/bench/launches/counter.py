@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from orthoptim.engine.kernels.launch import observe_launches
+from orthoptim.engine.kernels.launch import observe_bytes
 
 What = Literal["kernel", "gemm", "decomposition", "view", "host", "h2d", "d2h", "sync"]
 
@@ -136,7 +136,7 @@ class LaunchCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
         """Begin to record: the operations of torch, and the kernels that the library launches itself."""
-        self._kernels = observe_launches(self._observe)
+        self._kernels = observe_bytes(self._observe)
         self._kernels.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -146,8 +146,8 @@ class LaunchCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._kernels.__exit__(*error)
 
-    def _observe(self, name: str, grid: tuple[int, ...]) -> None:
-        self.operations.append(Operation(name, "kernel", 1, shape=grid))
+    def _observe(self, name: str, grid: tuple[int, ...], moved: int) -> None:
+        self.operations.append(Operation(name, "kernel", 1, read=moved, shape=grid))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the operation, and record it."""
