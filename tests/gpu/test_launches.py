@@ -11,7 +11,7 @@ from orthoptim_experiments.bench.launches.study import COUNTED, count, totals
 
 pytest.importorskip("triton")  # which makes one kernel of what is computed per matrix
 
-BUDGETS = {"W1": 4, "W2": 45, "W3": 130, "W3b": 60, "W4": 45, "W5": 160, "W7": 300}
+BUDGETS = {"W1": 4, "W2": 45, "W3": 130, "W3b": 60, "W4": 45, "W5": 160, "W6": 45, "W7": 300}
 
 
 @pytest.mark.parametrize("name", BUDGETS)

@@ -246,6 +246,8 @@ def _refined(
         changes["launches"] = 4 + (3 * matrices if name in ("linalg_qr", "_linalg_svd", "_linalg_eigh") else 0)
     elif name in _SORTS:
         changes["launches"] = 4
+    elif name in ("gather", "scatter") and len(args) == 2:  # our own, through a table of addresses
+        changes["read"] = changes["written"] = _bytes([args[1]])
     return Operation(**changes)
 
 
