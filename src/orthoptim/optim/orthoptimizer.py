@@ -200,9 +200,10 @@ class Orthoptimizer(Optimizer):
         if "params" in param_group:
             checks.check_naming(param_group["params"], param_group, self.param_groups, label)
         constrained = algorithm == self.algorithm
-        defaults = (
-            group_defaults(param_group, self.defaults, self._names) if constrained else ordinary.DEFAULTS[algorithm]
-        )
+        if constrained:
+            defaults = group_defaults(param_group, self.defaults, self._names)
+        else:
+            defaults = ordinary.defaults(algorithm, self.defaults["capturable"])
         given = set(param_group)
         if constrained:
             refuse_without_effect(param_group, defaults, label)
