@@ -89,9 +89,8 @@ class RGD(Orthoptimizer):
         check_choice("metric", group["metric"], stiefel.METRICS)
         check_choice("retraction", group["retraction"], (*stiefel.RETRACTIONS, *stiefel.CAYLEY))
         if group["capturable"] and group["retraction"] not in ("qr", "cholesky"):
-            raise ValueError(
-                f"Invalid capturable: retraction={group['retraction']!r} waits for the device; choose 'qr' or 'cholesky'"
-            )
+            name = group["retraction"]
+            raise ValueError(f"Invalid capturable: retraction={name!r} waits for the device; use 'qr' or 'cholesky'")
 
 
 def _cayley(x: Tensor, direction: Direction, lr: Tensor, group: Mapping[str, Any]) -> ColumnSums[Update]:
