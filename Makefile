@@ -9,7 +9,7 @@ SEED ?= 0
 # The library and its tests: what coverage is measured of.
 LIBRARY := tests src/orthoptim --ignore=tests/orthoptim_experiments
 
-.PHONY: demo test test-integrations docs dist test-floor kills coverage mutants soak fuzz bench lint install clean
+.PHONY: demo test test-integrations docs dist test-wheel test-floor kills coverage mutants soak fuzz bench lint install clean
 
 # Two minutes: PCA with every method, a small squared unitary circuit, and the page on both, in results/demo.
 demo: install
@@ -33,6 +33,14 @@ dist: .venv/release
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.release dist
+
+# The installed wheel, in an environment that has nothing of this checkout but its tests.
+test-wheel: dist
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
+	.venv-wheel/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl pytest hypothesis numpy
+	cd tests && ../.venv-wheel/bin/python -c "import orthoptim; assert '.venv-wheel' in orthoptim.__file__, orthoptim.__file__"
+	.venv-wheel/bin/pytest -q -p no:cacheprovider tests/test_groups.py tests/test_views.py tests/conformance/test_contract.py tests/optim
 
 # What depends most on torch's version, with the oldest one that pyproject.toml allows: constraints-floor.txt.
 test-floor: .venv-floor/installed
@@ -96,4 +104,4 @@ install: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-floor .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* dist build docs/_build docs/_figures docs/examples
+	rm -rf .venv .venv-floor .venv-wheel .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* dist build docs/_build docs/_figures docs/examples

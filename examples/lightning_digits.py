@@ -62,7 +62,6 @@ def main() -> None:
     L.seed_everything(0, verbose=False)
     digits = load("digits8").train
     data = DataLoader(TensorDataset(digits.pixels / 16 - 0.3, digits.labels), batch_size=100, shuffle=True)
-    folder = Path(tempfile.mkdtemp())
 
     def trainer(epochs: int) -> L.Trainer:
         return L.Trainer(
@@ -72,7 +71,6 @@ def main() -> None:
             strategy="ddp" if options.devices > 1 else "auto",
             precision=options.precision,
             callbacks=[DriftMonitor(every_n_steps=10, limit=1e-3, action="stop")],
-            default_root_dir=folder,
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -82,6 +80,7 @@ def main() -> None:
     model = Classifier()
     first = trainer(options.epochs // 2)
     first.fit(model, data)
+    folder = Path(first.strategy.broadcast(tempfile.mkdtemp()))  # one for all processes
     first.save_checkpoint(folder / "half.ckpt")
 
     resumed = Classifier()

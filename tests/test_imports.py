@@ -1,11 +1,13 @@
 """The order of the rooms: a module imports its own room and the rooms below it, never one above."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src/orthoptim"
 ORDER = [
-    {"literals", "validation", "user_warnings", "atomic", "tensors"},
+    {"literals", "validation", "user_warnings", "atomic", "tensors", "pointwise"},
     {"stiefel"},
     {"precision", "views", "base"},
     {"engine"},
@@ -47,3 +49,13 @@ def test_imports_go_one_way():
         if room != "__init__":
             upward += [f"{path.relative_to(SOURCE)} → {other}" for other in imports(path) if LEVEL[other] > LEVEL[room]]
     assert not upward
+
+
+def test_importing_the_library_loads_torch_and_itself_alone():
+    """So its import time is that of its own modules: 25 to 29 ms of a processor once they are compiled to bytecode."""
+    script = "import sys, torch; old = set(sys.modules); import orthoptim; print(*sorted(set(sys.modules) - old))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    others = {name for name in loaded if name.partition(".")[0] != "orthoptim"}
+    assert {name.partition(".")[0] for name in others} <= {"torch", *sys.stdlib_module_names}
+    assert len(others) <= 10  # no slow part of torch, such as torch.distributed.tensor
+    assert not [name for name in loaded if name.startswith("orthoptim.integrations")]

@@ -38,11 +38,10 @@ class ResultsGallery(SphinxDirective):
         section += nodes.title(title, title)
         for name in ("summary.md", "README.md"):
             if (folder / name).is_file():
-                # headings of the summary are below that of the section
-                text = [
-                    f"#{line}" if line.startswith("#") else line for line in (folder / name).read_text().splitlines()
-                ]
-                section += self.parse_text_to_nodes("\n".join(text), allow_section_headings=True)
+                lines = (folder / name).read_text().splitlines()
+                # its headings would end this section
+                text = [f"**{line.lstrip('# ')}**" if line.startswith("#") else line for line in lines]
+                section += self.parse_text_to_nodes("\n".join(text))
                 break
         for path in figures:
             if path.parent == folder:

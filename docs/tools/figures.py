@@ -36,6 +36,7 @@ METHODS: dict[str, Optimizer] = {
     "Landing": lambda x: oo.Landing([x], lr=0.3, base=oo.SGD(momentum=0.5)),
     "LandingPC": lambda x: oo.LandingPC([x], lr=0.3, lam=1.0),
     "SLPG": lambda x: oo.SLPG([x], lr=0.3),
+    "StiefelMuon": lambda x: oo.StiefelMuon([x], lr=0.02),
 }
 BASES: dict[str, Optimizer] = {
     "SGD": lambda x: oo.POGO([x], lr=1.0, base=oo.SGD(momentum=0.5)),

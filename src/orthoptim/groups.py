@@ -146,7 +146,7 @@ def param_groups(
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
         >>> groups = param_groups(model, {"0.weight": "matrix"}, lr=0.1, rest={"algorithm": "adamw", "lr": 1e-3})
-        >>> [[name for name, _ in group["params"]] for group in groups]
+        >>> [group["param_names"] for group in groups]
         [['0.weight'], ['0.bias', '1.weight', '1.bias']]
     """
     if not isinstance(rest, Mapping | None | _Unset):
@@ -155,15 +155,20 @@ def param_groups(
     common = {**{key: value for key, value in shared.items() if value is not None}, **options}
     matched = match(module, patterns)
     check_views(module, matched, common.get("view", "matrix"), common.get("side", "auto"))
-    groups: list[dict[str, Any]] = [{"params": named, **common, **own} for own, named in matched]
+    groups: list[dict[str, Any]] = [{**_with_names(named), **common, **own} for own, named in matched]
     taken = {param for _, named in matched for _, param in named}
     others = [(name, param) for name, param in module.named_parameters() if param not in taken]
     if isinstance(rest, Mapping):
         if others:
-            groups.append({"algorithm": "adamw", **rest, "params": others})
+            groups.append({"algorithm": "adamw", **rest, **_with_names(others)})
     elif rest is NOT_GIVEN:
         _warn_of_others([name for name, param in others if param.requires_grad])
     return groups
+
+
+def _with_names(named: list[tuple[str, nn.Parameter]]) -> dict[str, Any]:
+    """Parameters and their names as torch keeps them in a group: not all tools take pairs."""
+    return {"params": [param for _, param in named], "param_names": [name for name, _ in named]}
 
 
 def _warn_of_others(names: list[str]) -> None:

@@ -1,5 +1,7 @@
 """The methods beside POGO as slow, obvious loops over single matrices in double precision."""
 
+import math
+
 import torch
 
 
@@ -147,3 +149,27 @@ class ShortBB:
         for _ in range(2):
             y = 1.5 * y - 0.5 * (y @ y.mH) @ y
         return y
+
+
+def exact_msign(t):
+    u, _, vh = torch.linalg.svd(t.to(torch.complex128 if t.is_complex() else torch.float64), full_matrices=False)
+    return u @ vh
+
+
+def best_tangent_direction(x, g, steps=4000):
+    """max ⟨G, D⟩ over tangent D with ‖D‖₂ ≤ 1, by its dual min ‖G − ΛX‖_* over symmetric Λ (subgradient descent)."""
+    dual = sym(g @ x.mH)
+    least, length = math.inf, float(torch.linalg.matrix_norm(g, 2))
+    for t in range(steps):
+        u, values, vh = torch.linalg.svd(g - dual @ x, full_matrices=False)
+        least = min(least, float(values.sum()))
+        slope = sym(u @ vh @ x.mH)
+        dual = dual + length * 0.3 / (t + 1) ** 0.7 * slope
+    return least
+
+
+def taken(x, g):
+    """⟨G, R⟩/‖R‖₂ of one projection after the sign: what a feasible multiple of R gives."""
+    d = exact_msign(g - sym(g @ x.mH) @ x)
+    r = d - sym(d @ x.mH) @ x
+    return float((g.conj() * r).real.sum() / torch.linalg.matrix_norm(r, 2).clamp_min(1))

@@ -11,12 +11,7 @@ import orthoptim as oo
 from orthoptim import stiefel
 from orthoptim.stiefel.msign import MUON, POLAR_EXPRESS, gain, msign, msign_skew, quintics
 from tests.conformance.methods import point, set_gradients
-from tests.optim.oracles import skew, sym
-
-
-def exact_msign(t):
-    u, _, vh = torch.linalg.svd(t.to(torch.complex128 if t.is_complex() else torch.float64), full_matrices=False)
-    return u @ vh
+from tests.optim.oracles import best_tangent_direction, exact_msign, skew, sym, taken
 
 
 def with_spectrum(p, n, values, dtype=torch.float64, seed=0):
@@ -213,25 +208,6 @@ def test_the_tangent_part_of_a_sign_is_no_longer_than_promised():
 # The best direction
 
 
-def best_tangent_direction(x, g, steps=4000):
-    """max ⟨G, D⟩ over tangent D with ‖D‖₂ ≤ 1, by its dual min ‖G − ΛX‖_* over symmetric Λ (subgradient descent)."""
-    dual = sym(g @ x.mH)
-    least, length = math.inf, float(torch.linalg.matrix_norm(g, 2))
-    for t in range(steps):
-        u, values, vh = torch.linalg.svd(g - dual @ x, full_matrices=False)
-        least = min(least, float(values.sum()))
-        slope = sym(u @ vh @ x.mH)
-        dual = dual + length * 0.3 / (t + 1) ** 0.7 * slope
-    return least
-
-
-def taken(x, g):
-    """⟨G, R⟩/‖R‖₂ of one projection after the sign: what a feasible multiple of R gives."""
-    d = exact_msign(g - sym(g @ x.mH) @ x)
-    r = d - sym(d @ x.mH) @ x
-    return float((g.conj() * r).real.sum() / torch.linalg.matrix_norm(r, 2).clamp_min(1))
-
-
 @pytest.mark.parametrize("p", [2, 5, 8])
 def test_square_steps_are_steepest_descent_in_the_spectral_norm(p):
     x = point(p, p, dtype=torch.float64, seed=p).detach()
@@ -241,7 +217,7 @@ def test_square_steps_are_steepest_descent_in_the_spectral_norm(p):
 
 @pytest.mark.parametrize("shape", [(3, 5), (6, 8), (6, 12)])
 def test_one_projection_is_close_to_the_dual_optimum(shape):
-    """docs/stiefel_muon.md: the gap. The optimum cannot be less, which tests the oracle."""
+    """docs/methods/stiefelmuon.md: the gap. The optimum cannot be less, which tests the oracle."""
     for seed in range(3):
         x = point(*shape, dtype=torch.float64, seed=seed).detach()
         g = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base.base import Base, Kind, State, bias_correction
+from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import lerp, square_norm
 from orthoptim.validation import check_betas, check_nonnegative
 
@@ -63,10 +64,19 @@ class VAdam(Base):
         """See :meth:`Base.scale`."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
         assert statistic is not None
-        # a square that overflows must not stay infinite: the matrix would never move again
-        exp_avg_sq = state["exp_avg_sq"].lerp(statistic, 1 - beta2).clamp_(max=torch.finfo(statistic.dtype).max)
-        # squares below were flushed to zero: the quotient of a small gradient and zero would be a huge direction
-        least = torch.finfo(statistic.dtype).tiny ** 0.5
-        root = (exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()).clamp_min(least)
-        scale = 1 / (bias_correction(beta1, t) * (root + eps))
+        scale, exp_avg_sq = _scale(statistic, state["exp_avg_sq"], t, beta1=beta1, beta2=beta2, eps=eps)
         return scale, {"exp_avg_sq": exp_avg_sq}
+
+
+@pointwise
+def _scale(
+    square: Tensor, exp_avg_sq: Tensor, t: Tensor, *, beta1: float, beta2: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    # a square that overflows must not stay infinite: the matrix would never move again
+    exp_avg_sq = exp_avg_sq.lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
+    root = exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()
+    # squares below were flushed to zero: the quotient of a small gradient and zero would be a huge direction
+    least = torch.finfo(square.dtype).tiny ** 0.5
+    if eps < least:
+        root = root.clamp_min(least)
+    return 1 / (bias_correction(beta1, t) * (root + eps)), exp_avg_sq

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 ALONE_BYTES = 8 << 20
-"""The size of a parameter, all ranks together, from which it is a bucket of its own."""
+"""The size of a parameter, on each rank, from which it is a bucket of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +155,7 @@ def make_sharded_buckets(
             continue
         dtype = compute_dtype(param.dtype)
         half = dtype != param.dtype
-        alone = view.is_divided or param.numel() * dtype.itemsize >= ALONE_BYTES
+        alone = view.is_divided or param.numel() * dtype.itemsize >= ALONE_BYTES * param.device_mesh.size()
         segments = make_segments(param, view, side)
         for together in [[i] for i in members] if alone else [members]:
             for number, (layout, region) in enumerate(segments):
@@ -172,21 +172,24 @@ def make_sharded_buckets(
 def cut(layout: Layout, matrices: Sequence[Tensor], values: Sequence[Tensor] = ()) -> dict[int, list[Tensor]]:
     """The bytes for each member of a group: its pieces of matrices (B, p, n), and all of the values (B,)."""
     fields = [*matrices, *values]
-    world, count = len(layout.ranks), fields[0].shape[0]
+    count, (dim, even) = fields[0].shape[0], layout.even
     if not count:
         return {}
-    if layout.even_dim is None:
-        pieces = zip(layout.rows, layout.columns, strict=True)
-        return {
-            member: [packed([*(matrix[_place(rows, columns)] for matrix in matrices), *values])]
-            for member, (rows, columns) in enumerate(pieces)
-        }
-    record = _record(layout.shapes[0], fields)
-    size = count * record.size
-    buffer = torch.empty(world * size, dtype=torch.uint8, device=fields[0].device)
-    for target, field_ in zip(record.unpack_all(buffer, size, world, count), fields, strict=True):
-        target.copy_(_by_member(field_, layout.even_dim, world) if field_.ndim > 1 else field_)
-    return {member: [buffer[member * size : (member + 1) * size]] for member in range(world)}
+    found: dict[int, list[Tensor]] = {}
+    if even:  # at once
+        record = _record(layout.shapes[0], fields)
+        size = count * record.size
+        buffer = torch.empty(even * size, dtype=torch.uint8, device=fields[0].device)
+        width = layout.shapes[0][dim - 1]
+        for target, each in zip(record.unpack_all(buffer, size, even, count), fields, strict=True):
+            if each.ndim > 1:
+                each = each.narrow(dim, 0, even * width).unfold(dim, width, width).movedim((dim, -1), (0, dim + 1))
+            target.copy_(each)
+        found = {member: [buffer[member * size : (member + 1) * size]] for member in range(even)}
+    for member in range(even, len(layout.ranks)):
+        subscript = _place(layout.rows[member], layout.columns[member])
+        found[member] = [packed([*(matrix[subscript] for matrix in matrices), *values])]
+    return found
 
 
 def to_owners(bucket: ShardedBucket, fields: Sequence[Tensor]) -> dict[int, list[Tensor]]:
@@ -211,45 +214,39 @@ def assemble(layout: Layout, received: Received, fields: Sequence[Tensor], count
         fields: what they look like, but for the shape of pieces.
         count: how many matrices there are.
     """
-    if count == 0:
-        return [each.new_empty(0, *((layout.p, layout.n) if each.ndim > 1 else ())) for each in fields]
-    world = len(layout.ranks)
-    buffers = [received[member][0] for member in range(world)] if layout.even_dim is not None else []
-    step = equal_steps(buffers)
-    if layout.even_dim is not None and step is not None:
-        stacked = _record(layout.shapes[0], fields).unpack_all(buffers[0], step, world, count)
-        received.clear()
-        return [
-            _from_members(each, layout.even_dim, (layout.p, layout.n)) if each.ndim > 2 else each.sum(0)
-            for each in stacked
-        ]
     whole = [each.new_empty(count, *((layout.p, layout.n) if each.ndim > 1 else ())) for each in fields]
-    values = [target.zero_() for target in whole if target.ndim == 1]
+    if count == 0:
+        return whole
+    for target in whole:
+        if target.ndim == 1:
+            target.zero_()
+    dim, even = layout.even
+    step = equal_steps([received[member][0] for member in range(even)])
+    if step is not None:  # at once
+        width = layout.shapes[0][dim - 1]
+        stacked = _record(layout.shapes[0], fields).unpack_all(received[0][0], step, even, count)
+        for target, each in zip(whole, stacked, strict=True):
+            if target.ndim == 1:
+                target.add_(each.sum(0))
+            else:
+                pieces = target.narrow(dim, 0, even * width).unfold(dim, width, width)
+                pieces.copy_(each.movedim((0, dim + 1), (dim, -1)))
     for member, (buffer,) in received.items():
+        if step is not None and member < even:
+            continue
         parts = _record(layout.shapes[member], fields).unpack(buffer, count)
         subscript = _place(layout.rows[member], layout.columns[member])
         for target, part in zip(whole, parts, strict=True):
-            if part.ndim > 1 and part.numel():
+            if target.ndim == 1:
+                target.add_(part)
+            elif part.numel():
                 target[subscript] = part
-        for value, part in zip(values, parts[len(whole) - len(values) :], strict=True):
-            value.add_(part)
     received.clear()
     return whole
 
 
 def _record(shape: tuple[int, int], fields: Sequence[Tensor]) -> PackedLayout:
     return packed_layout(*(FieldSpec(shape if each.ndim > 1 else (), each.dtype) for each in fields))
-
-
-def _by_member(matrices: Tensor, dim: int, world: int) -> Tensor:
-    """Matrices (B, p, n) as (members, B, ...), cut into equal parts along a side."""
-    shape = list(matrices.shape)
-    return matrices.reshape(*shape[:dim], world, shape[dim] // world, *shape[dim + 1 :]).movedim(dim, 0)
-
-
-def _from_members(pieces: Tensor, dim: int, shape: tuple[int, int]) -> Tensor:
-    """The inverse of :func:`_by_member`."""
-    return pieces.movedim(0, dim).reshape(pieces.shape[1], *shape)
 
 
 def _place(rows: Index, columns: Index) -> tuple[Index | Tensor, ...]:
@@ -327,7 +324,7 @@ def choose_owners(buckets: Sequence[ShardedBucket]) -> list[ShardedBucket]:
             shares = tuple((ranges[k * world][0], ranges[k * world + world - 1][1]) for k in range(copies))
             here = 0 if replicas is None else dist.get_rank(replicas)
             owners = tuple((a - shares[here][0], b - shares[here][0]) for a, b in ranges[here * world :][:world])
-            chosen[i] = replace(buckets[i], shares=shares, owners=owners)
+            chosen[i] = replace(buckets[i], shares=shares, owners=owners if whole else ())
     return chosen
 
 

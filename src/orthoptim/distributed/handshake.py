@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from orthoptim.engine.naming import names_of
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.tensors import has_values, is_dtensor
 from orthoptim.views import View
@@ -55,8 +56,7 @@ def describe(groups: Sequence[Mapping[str, Any]], first: int = 0) -> dict[str, s
         for key, value in group.items():
             if key not in ("params", "param_names"):
                 described[f"{key!r} of group {index}"] = text(value)
-        names = group.get("param_names", range(len(group["params"])))
-        for name, param in zip(names, group["params"], strict=True):
+        for name, param in zip(names_of(group), group["params"], strict=True):
             shape = "×".join(map(str, param.shape)) or "scalar"
             placed = f"placed {param.placements}" if is_dtensor(param) else "not sharded"
             frozen = "" if param.requires_grad else ", frozen"
@@ -221,9 +221,10 @@ def _digest(value: Any) -> int:
 
 
 def _groups(mesh: DeviceMesh) -> list[dist.ProcessGroup]:
-    """The group of this rank along each dim of a mesh, as far as somebody else is in it."""
+    """The group of this rank along each dim of a mesh, as far as somebody else is in it and can be spoken to."""
     groups = [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
-    return [group for group in groups if dist.get_backend(group) != "fake"]
+    device = torch.device(mesh.device_type)
+    return [group for group in groups if device in group._device_types]
 
 
 def find_dtensors(params: Any) -> list[Tensor]:

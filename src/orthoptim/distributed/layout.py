@@ -98,21 +98,24 @@ class Layout:
         return replace(self, p=self.n, n=self.p, transposed=False, rows=self.columns, columns=self.rows)
 
     @cached_property
-    def even_dim(self) -> int | None:
-        """The side (1 for rows, 2 for columns of a batch) that is cut into equal parts in the order of the group.
+    def even(self) -> tuple[int, int]:
+        """The side (1 for rows, 2 for columns of a batch) that is cut into equal parts, and for how many members.
 
-        None where it is not: sides cut in strides or into unequal parts, or both sides.
+        These are the first of the group: as torch cuts, those after them hold the rest, or nothing. (1, 0)
+        where there are none: sides cut in strides, or both sides.
         """
-        world = len(self.ranks)
-        for dim, size, pieces, others in ((1, self.p, self.rows, self.columns), (2, self.n, self.columns, self.rows)):
-            part, rest = size // world, (self.n if dim == 1 else self.p)
-            equal = all(
-                isinstance(piece, slice) and piece == slice(i * part, (i + 1) * part) for i, piece in enumerate(pieces)
-            )
-            uncut = all(isinstance(other, slice) and other == slice(0, rest) for other in others)
-            if size % world == 0 and equal and uncut and self.p * self.n > 0:
-                return dim
-        return None
+        for dim, size, pieces, others in ((1, self.n, self.rows, self.columns), (2, self.p, self.columns, self.rows)):
+            part, uncut = length(pieces[0], self.p if dim == 1 else self.n), slice(0, size)
+            count = 0
+            for piece, other in zip(pieces, others, strict=True):
+                if not isinstance(piece, slice) or piece != slice(count * part, (count + 1) * part):
+                    break
+                if not isinstance(other, slice) or other != uncut:
+                    break
+                count += 1
+            if count > 1 and part * size > 0:
+                return dim, count
+        return 1, 0
 
     @cached_property
     def piece_by_columns(self) -> Layout:
@@ -183,6 +186,25 @@ def is_cut(param: DTensor, view: View) -> bool:
     if any(placement.is_partial() for placement in param.placements):
         raise ValueError(f"has placements {param.placements}: a parameter that is a pending sum cannot be orthogonal")
     return bool(cutting_dims(param, view)) and param.device_mesh.get_coordinate() is not None
+
+
+def check_backend(param: DTensor, view: View) -> None:
+    """Refuse a parameter on a device that the ranks which share its matrices cannot send from.
+
+    Raises:
+        ValueError: such as for parameters that are offloaded to the CPU, on a mesh that has only NCCL.
+    """
+    if not is_cut(param, view):
+        return
+    device = param.to_local().device
+    for dim in cutting_dims(param, view):
+        served = param.device_mesh.get_group(dim)._device_types
+        if device.type != "meta" and torch.device(device.type) not in served:
+            known = ", ".join(each.type for each in served)
+            raise ValueError(
+                f"lies on {device.type}, but the process group of its mesh serves {known} alone, and its matrices are "
+                'cut: initialise both, as init_process_group("cpu:gloo,cuda:nccl") does, or do not offload it'
+            )
 
 
 def batch_placements(param: DTensor, view: View) -> list[Placement]:

@@ -52,7 +52,7 @@ Function = Callable[[Tensor], list[Tensor]]
 """Of matrices (B, p, n): real numbers (B,), as many tensors as there are numbers for a matrix; and, last, matrices to
 put in their place, if it is applied to change them."""
 
-_LEAST_ROUND = 1 << 20  # bytes
+_LEAST_ROUND = 1 << 18  # bytes
 
 
 class Matrices(NamedTuple):
@@ -142,22 +142,24 @@ def _by_owners(
     like = [*([x] if writes else []), *[x.new_empty(0, dtype=real)] * numbers]  # as records have them: matrices first
     record = packed_layout(*(FieldSpec(tuple(each.shape[1:]), each.dtype) for each in like))
     share: list[Tensor] = []
+    shape_only, device = [x.new_empty(0, *x.shape[1:])], x.device
     if last > first:
         a, b = bucket.owners[layout.me]
-        sent = [x[first:last]]
-        answer = yield AllToAll(to_owners(bucket, sent), sizes(layout, sent, b - a), OUT)
-        (whole,) = assemble(layout, cast(Received, answer), sent, b - a)
+        outgoing = to_owners(bucket, [x[first:last]])
+        del x, like  # their bytes are packed
+        answer = yield AllToAll(outgoing, sizes(layout, shape_only, b - a), OUT)
+        (whole,) = assemble(layout, cast(Received, answer), shape_only, b - a)
         results = function(turn(whole)) if b > a else []
-        del whole, sent
+        del whole
         back = cut(layout, [turn(new) for new in results[numbers:]], results[:numbers]) if b > a else {}
         expected = {m: [(b - a) * record.size] for m, (a, b) in enumerate(bucket.owners) if b > a and record.size}
         answer = yield AllToAll(back, expected, BACK)
-        share = [concatenated(cast(Received, answer), x.device)]
+        share = [concatenated(cast(Received, answer), device)]
     if bucket.replicas is not None:
         replicas = range(dist.get_world_size(bucket.replicas))
         expected = {m: [(b - a) * record.size] for m, (a, b) in enumerate(bucket.shares) if b > a}
         answer = yield AllToAll({m: list(share) for m in replicas if share}, expected, SHARE)
-        share = [concatenated(cast(Received, answer), x.device)]
+        share = [concatenated(cast(Received, answer), device)]
     fields = record.unpack(share[0], bucket.count)
     return [*fields[int(writes) :], *(turn(new) for new in fields[: int(writes)])]
 

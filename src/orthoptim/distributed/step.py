@@ -194,7 +194,11 @@ class ShardedStep:
         }
         if bucket.half:
             x = newest(x, bucket.gather(held["master"]))
-        lr = torch.as_tensor(rule.group["lr"], dtype=real_dtype(bucket.dtype), device=bucket.device).reshape(())
+        lr = rule.group["lr"]
+        if isinstance(lr, Tensor):
+            lr = lr.to(bucket.device, real_dtype(bucket.dtype)).reshape(())
+        else:  # filled in on the device: a copy would wait for it
+            lr = torch.full((), lr, dtype=real_dtype(bucket.dtype), device=bucket.device)
         values = per_matrix_names(rule.kinds)
         state = {
             name: bucket.gather_values(held[name]) if name in values else bucket.gather(held[name])
@@ -226,15 +230,15 @@ def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
             bucket,
             group=rule.index,
             names=tuple(names[i] for i in bucket.members),
-            form=_form(rule, bucket.layout, bucket.strategy),
+            form=_form(rule, bucket.layout, bucket.strategy, bucket.device.type),
         )
         for bucket in buckets
     ]
     return GroupPlan(rule.index, params, names, labels, local, named)
 
 
-def _form(rule: UpdateRule, layout: Layout, strategy: str) -> str:
-    form: str = rule.method.form(layout.p, layout.n, rule.group)
+def _form(rule: UpdateRule, layout: Layout, strategy: str, device: str) -> str:
+    form: str = rule.method.form(layout.p, layout.n, rule.group, device)
     return "direct-p" if strategy != "whole" and form in FORMS else form
 
 

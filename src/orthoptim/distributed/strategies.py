@@ -305,7 +305,7 @@ def _step_blocks(
     """
     if x.shape[0] == 0:
         return x, state
-    size = block_size(x.shape[1], x.shape[2], x.dtype.itemsize)
+    size = block_size(x.shape[1], x.shape[2], x.dtype.itemsize, x.device.type)
     results = []
     for start in range(0, x.shape[0], size):
         block = slice(start, start + size)

@@ -5,12 +5,14 @@ round otherwise (gaps, a start that is not aligned) is copied first.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from orthoptim.stiefel.cost_model import is_gpu
 from orthoptim.tensors import has_values
 
 _ALIGNMENT = 64
@@ -52,6 +54,8 @@ class Block(NamedTuple):
         """The inverse of :meth:`gather`: write matrices to the tensors they belong to."""
         if self.transposed:
             matrices = matrices.mT
+            if len(tensors) > 1 and is_gpu(matrices.device.type):  # which copies tensors of other strides one by one
+                matrices = matrices.contiguous()
         if self.part is not None:
             tensors = [tensors[0].view(-1, self.rows, self.columns)[self.part[0] : self.part[1]]]
         if _same_memory(tensors, matrices):
@@ -93,9 +97,25 @@ class Block(NamedTuple):
 
 def _same_memory(tensors: list[Tensor], values: Tensor) -> bool:
     """Whether values have been written where they belong already."""
-    if len(tensors) > 1 or torch.compiler.is_compiling() or not _has_address(values):
+    if len(tensors) > 1 or torch.compiler.is_compiling():
         return False
+    if not has_address(values):
+        return _places([tensors[0], values]) == [_place(values)] * 2
     return tensors[0].data_ptr() == values.data_ptr()
+
+
+def _place(tensor: Tensor) -> int:
+    """Where a tensor begins in its storage, in bytes."""
+    return int(tensor.storage_offset()) * tensor.itemsize
+
+
+def _places(tensors: list[Tensor]) -> list[int]:
+    """Where tensors begin in memory; those without an address in their storage, if it is one."""
+    if has_address(tensors[0]):
+        return [tensor.data_ptr() for tensor in tensors]
+    if len({tensor.untyped_storage()._cdata for tensor in tensors}) > 1:
+        return []
+    return list(map(_place, tensors))
 
 
 def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -105,25 +125,34 @@ def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
         lazy = [t.is_conj() for t in targets]
         sources = [s.conj().resolve_conj() if c else s for s, c in zip(sources, lazy, strict=True)]
         targets = [t.conj() if c else t for t, c in zip(targets, lazy, strict=True)]
-    torch._foreach_copy_(targets, sources)
+    if len(targets) == 1:  # foreach would cut a large one in several launches
+        targets[0].copy_(sources[0])
+    else:
+        torch._foreach_copy_(targets, sources)
 
 
-def together(tensors: list[Tensor]) -> list[Tensor]:
+def together(tensors: list[Tensor], mixed: bool = False) -> list[Tensor]:
     """Tensors of one shape (...) as a single one (k, ...) where they lie side by side, else as they are.
 
     Its strides are those of :func:`stacked`, of which this saves the copy.
+
+    Args:
+        tensors: of one shape.
+        mixed: whether they are of several shapes: then all entries are in one dim.
     """
-    if len(tensors) < 2 or torch.compiler.is_compiling() or not _has_address(tensors[0]):
+    if len(tensors) < 2 or torch.compiler.is_compiling():
         return tensors
-    first, start, size = tensors[0], tensors[0].data_ptr(), tensors[0].nbytes
-    if size == 0 or tensors[1].data_ptr() != start + size or not is_dense(first):
+    if mixed:
+        return _in_one_row(tensors)
+    first, size = tensors[0], tensors[0].nbytes
+    if size == 0 or not is_dense(first):
         return tensors
+    start, *others = _places(tensors[:2]) or [0]
     stop = start + len(tensors) * size
-    storage = first.untyped_storage()
-    if stop > storage.data_ptr() + storage.nbytes():  # neighbours by chance
+    if others != [start + size] or stop > _end_of_storage(first):  # beyond it are neighbours by chance
         return tensors
     stride = first.stride()
-    if list(map(Tensor.data_ptr, tensors)) != list(range(start, stop, size)):
+    if _places(tensors) != list(range(start, stop, size)):
         return tensors
     if stride and any(t.stride() != stride for t in tensors):
         return tensors
@@ -131,6 +160,23 @@ def together(tensors: list[Tensor]) -> list[Tensor]:
     if by_columns(first):
         return [flat.view(len(tensors), *first.mT.shape).mT]
     return [flat.view(len(tensors), *first.shape)]
+
+
+def _in_one_row(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors of any shape as one of one dim, where their entries lie side by side in the order of rows."""
+    sizes = [tensor.nbytes for tensor in tensors]
+    start, *others = _places(tensors) or [0]
+    *expected, stop = accumulate(sizes, initial=start)
+    if not others or [start, *others] != expected or stop > _end_of_storage(tensors[0]):
+        return tensors
+    if not all(tensor.is_contiguous() and not tensor.is_conj() for tensor in tensors):
+        return tensors
+    return [tensors[0].as_strided((sum(tensor.numel() for tensor in tensors),), (1,))]
+
+
+def _end_of_storage(tensor: Tensor) -> int:
+    storage = tensor.untyped_storage()
+    return storage.nbytes() + (storage.data_ptr() if has_address(tensor) else 0)
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -155,7 +201,7 @@ def without_gaps(a: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return a
     dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
-    aligned = a.device.type != "cpu" or not _has_address(a) or a.data_ptr() % _ALIGNMENT == 0
+    aligned = a.device.type != "cpu" or not has_address(a) or a.data_ptr() % _ALIGNMENT == 0
     return a if dense and aligned else a.clone()
 
 
@@ -169,6 +215,6 @@ def is_dense(a: Tensor) -> bool:
     return (a.is_contiguous() or by_columns(a)) and not a.is_conj()
 
 
-def _has_address(a: Tensor) -> bool:
+def has_address(a: Tensor) -> bool:
     """Whether there is memory behind a tensor: not so for meta and fake tensors."""
     return (type(a) in (Tensor, Parameter) and not a.is_meta) or has_values(a)

@@ -1,9 +1,12 @@
 """Buckets: matrices of one shape, dtype and device as batches (B, p, n), however many parameters they came from.
 
-A bucket is worked on in blocks that fit the cache. A block is several small parameters of one shape gathered into one
-batch, or a whole parameter, or a part of a large one. Tiny matrices are gathered with the batch as the last dim in
-memory, so that whatever is done to them runs along it; as each of their hundred small operations has its price, small
-parameters of any shape are put together.
+On a CPU a bucket is worked on in blocks that fit the cache. A block is several small parameters of one shape gathered
+into one batch, or a whole parameter, or a part of a large one. Tiny matrices are gathered with the batch as the last
+dim in memory, so that whatever is done to them runs along it; as each of their hundred small operations has its price,
+small parameters of any shape are put together.
+
+On a GPU a block is as large as memory allows, and parameters of any shape are put together: what counts is the number
+of launches.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +17,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.engine.blocks import Block
-from orthoptim.stiefel.cost_model import TINY, block_size
+from orthoptim.stiefel.cost_model import BLOCK_CAP_MB, TINY, block_size, is_gpu
 from orthoptim.tensors import compute_dtype, real_dtype
 from orthoptim.views import View, ViewLike
 
@@ -64,6 +67,7 @@ def make_buckets(
     side: str,
     states: Sequence[Sequence[Tensor]] = (),
     compile: bool = False,
+    cap_mb: float = BLOCK_CAP_MB,
 ) -> list[Bucket]:
     """Sort parameters into buckets, in the order of their first members, and cut these into blocks.
 
@@ -74,6 +78,7 @@ def make_buckets(
         states: further tensors of each parameter that are to be written in parts where the parameter is.
         compile: whether a compiler is at work: it fuses the step of tiny matrices into one pass over memory, so these
             are then neither cut nor laid out anew.
+        cap_mb: how much of a bucket a block may hold on a GPU.
     """
     kinds: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
     for index, param in enumerate(params):
@@ -85,20 +90,21 @@ def make_buckets(
         key = (p, n, dtype, device)
         bucket = buckets.get(key, Bucket(p, n, compute, real_dtype(compute), compute != dtype, device, [], [], []))
         rows, columns = (n, p) if transposed else (p, n)
-        size = block_size(p, n, compute.itemsize)
-        tiny = n <= TINY
+        size = block_size(p, n, compute.itemsize, device.type, cap_mb)
+        tiny = n <= TINY and not is_gpu(device.type)
+        fused = compile and (torch.compiler.is_compiling() or not dtype.is_complex)
         whole = (
             batch.numel() <= size
-            or (tiny and compile)
+            or (tiny and fused)
             or not all(_divisible(tensors[i], len(batch)) for tensors in (params, *states) for i in members)
         )
-        block = Block(members, len(members) * batch.numel(), rows, columns, transposed, tiny and not compile)
+        block = Block(members, len(members) * batch.numel(), rows, columns, transposed, tiny and not fused)
         buckets[key] = bucket._replace(
             members=bucket.members + members,
             counts=bucket.counts + [batch.numel()] * len(members),
             blocks=bucket.blocks + _cut(block, size, whole),
         )
-    return [_put_together(bucket) for bucket in buckets.values()]
+    return [_put_together(bucket, cap_mb) for bucket in buckets.values()]
 
 
 def _divisible(a: Tensor, batch_dims: int) -> bool:
@@ -121,13 +127,14 @@ def _cut(block: Block, size: int, whole: bool) -> list[Block]:
     return [block._replace(members=[m], matrices=part[1] - part[0], part=part) for m in members for part in parts]
 
 
-def _put_together(bucket: Bucket) -> Bucket:
-    """The same with small blocks of tiny matrices in one, whatever the shapes of their parameters."""
-    size = block_size(bucket.p, bucket.n, bucket.dtype.itemsize)
+def _put_together(bucket: Bucket, cap_mb: float) -> Bucket:
+    """The same with small blocks in one whatever the shapes of their parameters: of tiny matrices; on a GPU, of all."""
+    gpu = is_gpu(bucket.device.type)
+    size = block_size(bucket.p, bucket.n, bucket.dtype.itemsize, bucket.device.type, cap_mb)
     blocks: list[Block] = []
     growing: dict[bool, int] = {}  # which of the blocks may still take others that lie in memory like it
     for block in bucket.blocks:
-        small = block.batch_last and block.part is None and 2 * block.matrices <= size
+        small = block.part is None and (gpu or (block.batch_last and 2 * block.matrices <= size))
         at = growing.get(block.transposed)
         if small and at is not None and blocks[at].matrices + block.matrices <= size:
             members, matrices = blocks[at].members + block.members, blocks[at].matrices + block.matrices

@@ -100,17 +100,18 @@ class FusedStep:
                 g[i].append(direction if scale is None else direction * scale.unsqueeze(1))
                 for name, value in advanced.items():
                     new_tables.setdefault(name, [[] for _ in ascent])[i].append(value)
-        new_x, clipped, rescued = self.update_entries(x, g, lr, self.group)
-        finite = _finite(g) & _finite(new_x)
-        if clipped is not None:
-            new_columns["clipped"] = columns["clipped"] + clipped
-        new_columns["rescued"] = columns["rescued"] + rescued
+        step = self.update_entries(x, g, lr, self.group)
+        finite = _finite(g) & _finite(step.table)
+        if step.clipped is not None:
+            new_columns["clipped"] = columns["clipped"] + step.clipped
+        if step.rescued is not None:
+            new_columns["rescued"] = columns["rescued"] + step.rescued
         new_columns["num_updates"] = taken
         for name, value in new_columns.items():
             columns[name].copy_(torch.where(finite, value, columns[name]))
         for name, table in new_tables.items():
             _write(finite, table, tables[name])
-        _write(finite, new_x, x)
+        _write(finite, step.table, x)
         return None
 
 

@@ -8,8 +8,12 @@ from torch import Tensor
 
 def names_of(group: Mapping[str, Any]) -> list[str]:
     """The names of a group's parameters; ``params[3]`` for the fourth, where they have none."""
-    names: Sequence[str] | None = group.get("param_names")
-    return [f"params[{i}]" for i in range(len(group["params"]))] if names is None else list(names)
+    return list(group["param_names"]) if has_names(group) else [f"params[{i}]" for i in range(len(group["params"]))]
+
+
+def has_names(group: Mapping[str, Any]) -> bool:
+    """Whether a group names its parameters: not where a tool, as ZeroRedundancyOptimizer, has kept some of them."""
+    return len(group.get("param_names", ())) == len(group["params"]) > 0
 
 
 def common_name(names: Sequence[str]) -> str:
@@ -32,6 +36,6 @@ def named(group: Mapping[str, Any], label: str) -> list[tuple[str, Tensor]]:
 def parameter_name(group: Mapping[str, Any], position: int, label: str) -> str:
     """``parameter 'attn.weight' (64×64)``, or its place where it has no name."""
     shape = "×".join(map(str, group["params"][position].shape)) or "scalar"
-    if "param_names" in group:
+    if has_names(group):
         return f"parameter {group['param_names'][position]!r} ({shape})"
     return f"parameter {position} of {label} ({shape})"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
 from orthoptim.engine.blocks import is_dense
-from orthoptim.stiefel.cost_model import BLOCK_BYTES, TINY, block_size
+from orthoptim.stiefel.cost_model import BLOCK_BYTES, BLOCK_CAP_MB, TINY, block_size, is_gpu
 from orthoptim.tensors import compute_dtype, has_values, is_dtensor
 from orthoptim.views import View
 
@@ -82,7 +82,7 @@ def entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tens
     batch, p, n, *_ = view.part(param.shape, group["side"])
     count = batch.numel()
     # of fewer matrices there may be several parameters in a block
-    if n <= TINY and 2 * count > block_size(p, n, dtype.itemsize):
+    if n <= TINY and not is_gpu(param.device.type) and 2 * count > block_size(p, n, dtype.itemsize):
         return param.new_empty(p * n, count, dtype=dtype).mT.view(param.shape)
     return torch.empty_like(param, dtype=dtype)
 
@@ -95,21 +95,51 @@ def newest(x: Tensor, master: Tensor) -> Tensor:
     return torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))
 
 
-def lay_together(states: Sequence[dict[str, Tensor]]) -> None:
-    """Move the like small tensors among these states side by side."""
+def lay_together(states: Sequence[dict[str, Tensor]], cap_mb: float = BLOCK_CAP_MB) -> None:
+    """Move the like small tensors among these states side by side.
+
+    On a GPU, where a block holds parameters of several shapes, so do those of several shapes, one shape after another.
+
+    Args:
+        states: of like parameters, in their order.
+        cap_mb: how much a block may hold on a GPU.
+    """
     alike: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
     for state in states:
         for name, value in state.items():
             # of a larger one there is but one in a block
-            if 2 * value.nbytes <= BLOCK_BYTES and is_dense(value):
-                kind = (name, value.shape, value.stride(), value.dtype, value.device)
-                alike.setdefault(kind, []).append((state, name))
-    for members in alike.values():
-        if len(members) > 1:
-            values = [state[name] for state, name in members]
-            room = values[0].new_empty(values[0].numel() * len(values))
-            for k, ((state, name), value) in enumerate(zip(members, values, strict=True)):
-                state[name] = room.as_strided(value.shape, value.stride(), k * value.numel()).copy_(value)
+            if 2 * value.nbytes <= _room(value, cap_mb) and is_dense(value):
+                like = (name, value.dtype, value.device, value.shape, value.stride())
+                alike.setdefault(like, []).append((state, name))
+    rooms: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
+    for kind, members in alike.items():
+        state, name = members[0]
+        rooms.setdefault(kind[:3] if is_gpu(state[name].device.type) else kind, []).extend(members)
+    for members in rooms.values():
+        state, name = members[0]
+        most, start, held = _room(state[name], cap_mb), 0, 0
+        for stop, (state, name) in enumerate(members):
+            if held and held + state[name].nbytes > most and is_gpu(state[name].device.type):
+                _lay_in_one_room(members[start:stop])
+                start, held = stop, 0
+            held += state[name].nbytes
+        _lay_in_one_room(members[start:])
+
+
+def _room(value: Tensor, cap_mb: float) -> float:
+    """Bytes of a block."""
+    return cap_mb * 2**20 if is_gpu(value.device.type) else BLOCK_BYTES
+
+
+def _lay_in_one_room(members: list[tuple[dict[str, Tensor], str]]) -> None:
+    if len(members) < 2:
+        return
+    values = [state[name] for state, name in members]
+    room = values[0].new_empty(sum(value.numel() for value in values))
+    start = 0
+    for (state, name), value in zip(members, values, strict=True):
+        state[name] = room.as_strided(value.shape, value.stride(), start).copy_(value)
+        start += value.numel()
 
 
 def apart(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""The step of one block: gather, direction, update, write."""
+"""The step of one block: direction, update, mask."""
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
@@ -7,12 +8,11 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State, per_matrix
-from orthoptim.engine.blocks import Block, together
 from orthoptim.engine.compiling import Compiled
 from orthoptim.engine.fused import FusedStep, UpdateEntries, fuses
-from orthoptim.engine.state import newest
-from orthoptim.stiefel import is_deficient, max_entry
-from orthoptim.tensors import has_values
+from orthoptim.pointwise import pointwise
+from orthoptim.stiefel import can_look, is_deficient, max_entry
+from orthoptim.stiefel.cost_model import is_gpu
 
 
 class Update(NamedTuple):
@@ -26,6 +26,8 @@ class Update(NamedTuple):
         finiteness_probe: a number per matrix that is finite only if all columns of X are, the same on every rank that
             holds some of them, (B,). ``None``: the engine adds up the entries of X, which over ranks takes one more
             all-reduce.
+        covers_direction: whether the probe is finite only if the direction is, too.
+        finite: whether it is known that the direction and X are finite.
     """
 
     x: Tensor
@@ -33,6 +35,8 @@ class Update(NamedTuple):
     clipped: Tensor | None = None
     rescued: Tensor | None = None
     finiteness_probe: Tensor | None = None
+    covers_direction: bool = False
+    finite: bool = False
 
     def counts(self, finite: Tensor) -> State:
         """What to add to the counters of each matrix that takes the step."""
@@ -53,8 +57,8 @@ class BlockStep:
         gradient: what the base is given in the place of the gradient, see :meth:`Orthoptimizer.gradient`.
 
     Attributes:
-        form: the form of the step that the plan has chosen for the bucket at hand.
-        rescued: after a step, which matrices of the block were too far away; ``None`` where nobody has looked.
+        rescued: after a step, which matrices of the block were too far away; ``None`` where none was, or nobody has
+            looked.
     """
 
     def __init__(
@@ -73,55 +77,27 @@ class BlockStep:
         self.base = Base.named(group["base"])
         self.hyperparameters = hyperparameters
         self.kinds = kinds
-        self.per_matrix = {name for name, kind in kinds.items() if per_matrix(kind)}
         self.decomposes = decomposes
         self.gradient = gradient
-        self.form = ""
         self.rescued: Tensor | None = None
         self._fused: FusedStep | None = None
         if update_entries is not None and group["compile"]:
             self._fused = FusedStep(update_entries, group, kinds)
 
     def __call__(
-        self,
-        block: Block,
-        half: bool,
-        lr: Tensor,
-        params: list[Tensor],
-        grads: list[Tensor],
-        columns: dict[str, list[Tensor]],
-    ) -> None:
-        """Step the matrices of one block; they are written, with their state, after all has been computed."""
+        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None = None
+    ) -> tuple[Tensor, State]:
+        """``compute``, compiled where the options say so."""
         self.rescued = None
-        members, *rest = (block.pick(tensors) for tensors in (params, *columns.values()))
-        if not block.mixed:
-            members, *rest = map(together, (members, *rest))
-        held = dict(zip(columns, rest, strict=True))
-        x = block.gather(members).detach()
-        if half:
-            x = newest(x, block.gather(held["master"]))
-        state = {name: self._gather(block, name, held[name]) for name in self.kinds}
-        compute = self._watch_compiled if self.group["compile"] else self.compute
-        largest = torch.finfo(torch.float16).max if members[0].dtype == torch.float16 else None
-        # nobody else holds the gathered gradient, so that its memory is free again once it is used
-        new_x, new_state = compute(x, block.gather(block.pick(grads)).to(x.dtype), state, lr, largest)
-        changed = [(members, new_x), *((held[name], value) for name, value in new_state.items())]
-        if half:
-            changed.append((held["master"], new_x))
-        for tensors, value in changed:
-            if value.ndim == 1:
-                block.write_scalars_(tensors, value)
-            else:
-                block.write_(tensors, value)
-
-    def _gather(self, block: Block, name: str, tensors: list[Tensor]) -> Tensor:
-        return block.gather_scalars(tensors) if name in self.per_matrix else block.gather(tensors)
+        # compilers do not fuse complex numbers
+        compute = self._watch_compiled if self.group["compile"] and not x.is_complex() else self.compute
+        return compute(x, grad, state, lr, largest)
 
     def _watch_compiled(
         self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
     ) -> tuple[Tensor, State]:
         """``compute``, compiled; whether matrices were rescued is seen in their counters."""
-        if not _can_look(x):
+        if not can_look(x):
             return self._compute_compiled(x, grad, state, lr, largest)
         before = int(state["rescued"].sum(dtype=torch.int32))  # by default it is copied to int64 first
         new_x, new_state = self._compute_compiled(x, grad, state, lr, largest)
@@ -157,7 +133,7 @@ class BlockStep:
             lr: learning rate.
             largest: the largest entry that the parameters can hold, where that is less than X can.
         """
-        t = (state["num_updates"] + 1).to(lr.dtype)
+        t = _step_number(state["num_updates"], lr)
         ascent = -grad if self.group["maximize"] else grad
         if self.gradient is not None:
             ascent = self.gradient(x, ascent, self.group)
@@ -186,23 +162,31 @@ class BlockStep:
             lr: learning rate.
             largest: see :meth:`compute`.
         """
-        # a sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together)
-        total = direction.matrices.sum((-2, -1))
-        if direction.scale is not None:
-            total = total * direction.scale
         if self.decomposes:  # decompositions raise on NaN
             g = direction.whole()
+            total = g.sum((-2, -1))
             direction = Direction(where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
-        update = self.update(x, direction, lr, state, t, {"form": self.form, **self.group})
-        del direction
-        total = total + update.x.sum((-2, -1))
-        finite = total - total == 0  # isfinite takes four passes
-        del total, t
+        else:
+            total = None
+        update = self.update(x, direction, lr, state, t, self.group)
+        new_state = {**new_state, **update.state}
+        if update.finite and update.rescued is None and largest is None:
+            return update.x, _count_all(state, update, new_state)
+        probe = _probe(direction, update, total)
+        del direction, t, total
+        looks = can_look(x)
+        far = update.rescued if looks and update.rescued is not None and bool(update.rescued.any()) else None
+        if looks and far is None and largest is None and math.isfinite(_host(probe.sum())):
+            return update.x, _count_all(state, update, new_state)
+        if is_gpu(x.device.type) and largest is None and not torch.compiler.is_compiling():
+            return self._keep_finite(x, update, state, new_state, probe)
+        finite = probe - probe == 0  # isfinite takes four passes
         if largest is not None:
             finite = finite & (max_entry(update.x) <= largest)
-        finite = self._freeze_deficient(x, update, finite)
+        if far is not None:
+            self.rescued = far
+            finite = _freeze_deficient(x, far, finite)
         new_x = where(finite, update.x, x, out=update.x)
-        new_state = {**new_state, **update.state}
         kept: State = {}
         for name, value in new_state.items():
             # the memory of a buffer is written to, unless it is the new value of another buffer
@@ -212,23 +196,91 @@ class BlockStep:
             kept[name] = _plus(state[name], more)
         return new_x, kept
 
-    def _freeze_deficient(self, x: Tensor, update: Update, finite: Tensor) -> Tensor:
-        """Freeze the matrices that are too far away and have no full rank: no landing brings them back.
+    def _keep_finite(
+        self, x: Tensor, update: Update, state: State, new_state: State, probe: Tensor
+    ) -> tuple[Tensor, State]:
+        """The end of :meth:`descend` on a GPU: numbers per matrix are masked and counted by a single kernel."""
+        flags = {"clipped": update.clipped, "rescued": update.rescued}
+        set_flags = {name: flag for name, flag in flags.items() if flag is not None}
+        numbers = [name for name in new_state if per_matrix(self.kinds[name])]
+        names = ["num_updates", *set_flags, *numbers]
+        written = [state[name] for name in names]
+        values = [*set_flags.values(), *(new_state[name] for name in numbers)]
+        finite = torch.empty(probe.shape, dtype=torch.bool, device=probe.device)
+        _masked.into([finite, *written], probe, *written, *values, flags=len(set_flags))
+        kept = dict(zip(names, written, strict=True))
+        entries = {name: value for name, value in new_state.items() if name not in numbers}
+        for name, value in entries.items():
+            needed = any(other is state[name] for other in entries.values())
+            kept[name] = where(finite, value, state[name], out=None if needed else state[name])
+        return where(finite, update.x, x, out=update.x), kept
 
-        Only on a CPU, where to look at values waits for nobody; elsewhere they are counted as rescued in every step.
-        """
-        if update.rescued is None or not _can_look(x):
-            return finite
-        if not bool(update.rescued.any()):
-            return finite
-        self.rescued = update.rescued
-        chosen = update.rescued.nonzero(as_tuple=True)
-        return finite.index_put(chosen, finite[chosen] & ~is_deficient(x[chosen]))
+
+@pointwise
+def _step_number(taken: Tensor, lr: Tensor) -> Tensor:
+    """The number of this step of each matrix, from 1."""
+    return (taken + 1).to(lr.dtype)
 
 
-def _can_look(x: Tensor) -> bool:
-    """Whether to look at values waits for nobody: on a CPU, outside of a graph."""
-    return not torch.compiler.is_compiling() and x.device.type == "cpu" and (type(x) is Tensor or has_values(x))
+@pointwise
+def _masked(probe: Tensor, *numbers: Tensor, flags: int) -> tuple[Tensor, ...]:
+    """Whether each matrix takes the step, its counters, and its other numbers.
+
+    Args:
+        probe: finite where it does.
+        *numbers: ``num_updates``, counters, and numbers per matrix as they are; then a flag for each of the counters,
+            and the new values of the numbers.
+        flags: the number of flags.
+    """
+    held, new = numbers[: (len(numbers) + 1) // 2], numbers[(len(numbers) + 1) // 2 :]
+    finite = probe - probe == 0
+    counted = [held[0] + finite, *(held[i + 1] + (new[i] & finite) for i in range(flags))]
+    kept = [torch.where(finite, value, old) for old, value in zip(held[flags + 1 :], new[flags:], strict=True)]
+    return finite, *counted, *kept
+
+
+def _count_all(state: State, update: Update, new_state: State) -> State:
+    """The new state where all matrices take the step."""
+    held = set(map(id, state.values()))  # which may be written to before it is read
+    new = {name: value.clone() if id(value) in held else value for name, value in new_state.items()}
+    new["num_updates"] = state["num_updates"].add_(1)
+    if update.clipped is not None:
+        new["clipped"] = state["clipped"].add_(update.clipped)
+    return new
+
+
+def _freeze_deficient(x: Tensor, rescued: Tensor, finite: Tensor) -> Tensor:
+    """Freeze the matrices that are too far away and have no full rank: no landing brings them back.
+
+    Only on a CPU, where to look at values waits for nobody; elsewhere they are counted as rescued in every step.
+    """
+    chosen = rescued.nonzero(as_tuple=True)
+    return finite.index_put(chosen, finite[chosen] & ~is_deficient(x[chosen]))
+
+
+def _probe(direction: Direction, update: Update, total: Tensor | None) -> Tensor:
+    """A number per matrix that is finite only if the direction and the new point are.
+
+    A sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together).
+
+    Args:
+        direction: the direction.
+        update: what the method made of it.
+        total: the sum of the direction, if it is known.
+    """
+    if update.covers_direction and update.finiteness_probe is not None:
+        return update.finiteness_probe
+    if total is None:
+        total = direction.matrices.sum((-2, -1))
+        if direction.scale is not None:
+            total = total * direction.scale
+    return total + update.x.sum((-2, -1))
+
+
+def _host(value: Tensor) -> float:
+    """A number on the host; of a complex one the sum of its parts."""
+    number: complex = value.item()
+    return number.real + number.imag
 
 
 def where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:

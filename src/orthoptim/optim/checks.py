@@ -1,7 +1,7 @@
 """Construction checks: a parameter that cannot be trained as asked is refused before anything is changed."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from orthoptim import stiefel
 from orthoptim.distributed import matrices as sharded
-from orthoptim.distributed.layout import cutting_dims
+from orthoptim.distributed.layout import check_backend, cutting_dims
 from orthoptim.engine.naming import named, parameter_name
 from orthoptim.functional import rounding
 from orthoptim.optim.keywords import NORM_IS_FIXED
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
-from orthoptim.validation import check_bool
+from orthoptim.validation import check_bool, check_positive
 from orthoptim.views import View
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
@@ -78,12 +78,16 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
     check_lr(group["lr"])
     check_bool("maximize", group["maximize"])
     check_bool("compile", group["compile"])
+    check_positive("block_cap_mb", group["block_cap_mb"])
     if group.get("weight_decay", 0) != 0:
         raise ValueError(
             f"{label}: {NORM_IS_FIXED}; put the parameters to be decayed into an ordinary group (algorithm='adamw')"
         )
     for name, param in named(group, label):
         try:
+            _refuse_flattened(param)
+            if is_dtensor(param):
+                check_backend(param, View.of(group["view"]))
             if param.layout is not torch.strided:
                 raise ValueError(f"has layout {param.layout}: only dense parameters can be orthogonal")
             check_dtype(param.dtype)
@@ -96,6 +100,28 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
                 raise ValueError("is expanded, so that several entries share one place in memory: clone() it first")
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
+
+
+def _refuse_flattened(param: Tensor) -> None:
+    """Refuse parameters whose matrices other tools have cut into one-dimensional pieces."""
+    tool = ""
+    if getattr(param, "_is_flat_param", False) or (getattr(param, "_fsdp_flattened", False) and param.ndim == 1):
+        tool = "FSDP1 (FullyShardedDataParallel)"
+    elif hasattr(param, "ds_id"):
+        tool = "DeepSpeed ZeRO"
+    elif param.ndim == 1 and (hasattr(param, "main_grad") or hasattr(param, "main_param")):
+        tool = "Megatron's distributed optimizer"
+    if tool:
+        raise ValueError(
+            f"is flattened by {tool}, and no rank knows its matrices: shard the model by "
+            "torch.distributed.fsdp.fully_shard (FSDP2), whose parameters keep their shapes"
+        )
+    if param.ndim < 2:
+        raise ValueError(
+            f"has {param.ndim} dims, and a matrix has two: leave it to an ordinary group (algorithm='adamw'); or, if "
+            "FSDP1, DeepSpeed ZeRO or Megatron has flattened it, shard the model by "
+            "torch.distributed.fsdp.fully_shard, whose parameters keep their shapes"
+        )
 
 
 @torch.no_grad()
@@ -198,9 +224,15 @@ def _largest(values: Sequence[Tensor]) -> float:
     return float(torch.cat([value.reshape(-1) for value in values]).max())
 
 
-def check_gradients(groups: list[dict[str, Any]]) -> None:
-    """Before a step: refuse sparse gradients of any group while nothing has been changed, not even a state created."""
-    for index, group in enumerate(groups):
+def check_gradients(groups: list[dict[str, Any]], chosen: Iterable[int]) -> None:
+    """Before a step: refuse sparse gradients while nothing has been changed, not even a state created.
+
+    Args:
+        groups: the param groups.
+        chosen: which of them to look at.
+    """
+    for index in chosen:
+        group = groups[index]
         for position, param in enumerate(group["params"]):
             if is_dtensor(param):  # whose gradients are dense; to look at them takes time
                 continue

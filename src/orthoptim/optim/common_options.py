@@ -7,6 +7,7 @@ A method takes them as ``**common: Unpack[CommonOptions]``, which type checkers 
 import inspect
 from typing import Any, TypedDict, Unpack
 
+from orthoptim.stiefel.cost_model import BLOCK_CAP_MB
 from orthoptim.views import Side, ViewLike
 
 
@@ -17,9 +18,16 @@ class CommonOptions(TypedDict, total=False):
     side: Side
     maximize: bool
     compile: bool
+    block_cap_mb: float
 
 
-DEFAULTS: CommonOptions = {"view": "matrix", "side": "auto", "maximize": False, "compile": False}
+DEFAULTS: CommonOptions = {
+    "view": "matrix",
+    "side": "auto",
+    "maximize": False,
+    "compile": False,
+    "block_cap_mb": BLOCK_CAP_MB,
+}
 
 DOCUMENTATION = {
     "{params}": """\
@@ -29,7 +37,9 @@ view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"
             against the rest; ``"kernels"``, the k×k kernels of a convolution; or an :class:`orthoptim.View`.
         side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
         maximize: ascend instead.
-        compile: compile the update of each kind of matrices with torch.compile.""",
+        compile: compile the update of each kind of matrices with torch.compile; complex ones are stepped as without.
+        block_cap_mb: on a GPU, how many MB of matrices are stepped at a time. Their temporaries take about five times
+            as much memory; smaller blocks take more launches. On a CPU blocks fit the cache.""",
 }
 """What stands for the words in braces in a docstring, as its section of arguments is indented."""
 

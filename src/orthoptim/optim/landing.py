@@ -162,7 +162,7 @@ def outside(d: Tensor, eps: float) -> Tensor:
 
 def pull_back(c: Tensor) -> Tensor:
     """P such that X − PX lands a matrix that is outside of the safe region."""
-    q, _ = stiefel.land(c.clone(), stiefel.policy("safe"))
+    q = stiefel.land(c.clone(), stiefel.policy("safe")).matrix()
     return -q
 
 

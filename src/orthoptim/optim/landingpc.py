@@ -28,6 +28,9 @@ class LandingPC(Orthoptimizer):
     full rank: then it stays as it is and is counted as skipped. With ``tau=None`` nothing brings it back. A leap so
     long that X would be lost in its rounding is shortened before it is projected.
 
+    Waits for the device, unless ``tau=None``: which matrices to project must be known, and torch asks whether their
+    decomposition has succeeded.
+
     Args:
         {params}
         lr: η.

@@ -17,7 +17,7 @@ from orthoptim.distributed.handshake import agree, find_dtensors
 from orthoptim.distributed.handshake import describe as describe_groups
 from orthoptim.distributed.state import init_state
 from orthoptim.distributed.step import ShardedStep
-from orthoptim.engine.local_step import LocalStep
+from orthoptim.engine.local_step import GroupTensors, LocalStep
 from orthoptim.engine.memory import keep_freed_memory
 from orthoptim.engine.plan import Plan, describe
 from orthoptim.engine.rule import UpdateRule
@@ -160,8 +160,8 @@ class Orthoptimizer(Optimizer):
         return {}
 
     @classmethod
-    def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:
-        """Which form of the step serves a shape, for :meth:`plan`; most methods have but one."""
+    def form(cls, p: int, n: int, group: Mapping[str, Any], device: str = "cpu") -> str:
+        """Which form of the step serves a shape on a type of devices; most methods have but one."""
         return cls.algorithm
 
     @staticmethod
@@ -242,7 +242,7 @@ class Orthoptimizer(Optimizer):
             if any(is_dtensor(param) for group in self.param_groups for param in group["params"]):
                 self.create_state()  # sharded checkpoints are read into the state there is
         except Exception:
-            del self.param_groups[first:]
+            del getattr(self, "param_groups", [])[first:]  # torch may have refused to make any
             raise
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -255,7 +255,7 @@ class Orthoptimizer(Optimizer):
         for group in self.param_groups:
             if group["algorithm"] == self.algorithm:
                 plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
-                lay_together([self.state[param] for param in plain])
+                lay_together([self.state[param] for param in plain], group["block_cap_mb"])
 
     def __getstate__(self) -> dict[str, Any]:
         """For a pickle or a copy."""
@@ -283,20 +283,24 @@ class Orthoptimizer(Optimizer):
         return loss
 
     def _step_groups(self) -> None:
-        checks.check_gradients(self.param_groups)
-        prepared = []  # all groups are checked before one is stepped
-        for group in self.param_groups:
+        rules = {rule.index: rule for rule in self._rules()}
+        prepared: list[Any] = [self._kept(rules.get(index)) for index in range(len(self.param_groups))]
+        changed = [index for index, tensors in enumerate(prepared) if tensors is None]
+        if changed:  # all groups are checked before one is stepped
+            checks.check_gradients(self.param_groups, changed)
+        for index in changed:
             params: list[Tensor] = []
             grads: list[Tensor] = []
             states: list[Any] = []
-            self._init_group(group, params, grads, states)
-            prepared.append((params, grads, states))
+            self._init_group(self.param_groups[index], params, grads, states)
+            prepared[index] = params, grads, states
+            self._keep(rules.get(index), params, states)
         local_views: Mapping[int, View] = {}
-        dtensors = self._dtensors()
+        dtensors = self._dtensors() if changed else []
         if dtensors:
             sharded = self._sharded_step()
             with full_precision(*{param.device for param in dtensors}):
-                local = sharded(self._rules(), self.state)
+                local = sharded(list(rules.values()), self.state)
             for index, work in local.items():
                 for tensors, more in zip(prepared[index], work, strict=True):
                     tensors.extend(more)
@@ -305,7 +309,19 @@ class Orthoptimizer(Optimizer):
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, params, grads, states, self.state)
             elif params:
-                self._local(self._rule(index, group), params, grads, states, local_views)
+                self._local(rules[index], params, grads, states, local_views)
+
+    def _kept(self, rule: UpdateRule | None) -> tuple[list[Tensor], list[Tensor], list[Any]] | None:
+        """Parameters, gradients and states of a group, as in the last step; ``None`` where others are to be stepped."""
+        if rule is None or torch.compiler.is_compiling():
+            return None
+        kept = self._tensors.get(rule.index)
+        grads = None if kept is None else kept.grads(rule, self.state)
+        return None if kept is None or grads is None else (kept.params, grads, kept.states)
+
+    def _keep(self, rule: UpdateRule | None, params: list[Tensor], states: list[Any]) -> None:
+        if rule is not None and _are_plain(rule.group["params"]) and not torch.compiler.is_compiling():
+            self._tensors[rule.index] = GroupTensors(rule, self.state, params, states)
 
     def state_dict(self) -> StateDict:
         """The state and the param groups as tensors, numbers, strings and containers of these."""
@@ -453,7 +469,7 @@ class Orthoptimizer(Optimizer):
                 self._init_state(param, group, state)
                 new.append(state)
         if new:
-            lay_together(new)
+            lay_together(new, group["block_cap_mb"])
         for param, state in zip(params, held, strict=True):
             # a parameter that needs no master copy is its own
             states.extend([state.get(name, param) for name in names])
@@ -505,6 +521,7 @@ class Orthoptimizer(Optimizer):
     def _forget_plans(self) -> None:
         """Drop what is kept from step to step."""
         self._local = LocalStep()
+        self._tensors: dict[int, GroupTensors] = {}
         self._sharded: ShardedStep | None = None
 
     def _dtensors(self) -> list[Tensor]:

@@ -89,7 +89,8 @@ class POGO(Orthoptimizer):
         normalized = Base.named(group["base"]).normalized
         form = group.get("form")
         step = stiefel.pogo_step(x, direction.matrices, lr, policy, form, scale=direction.scale, normalized=normalized)
-        return Update(step.x, clipped=step.clipped, rescued=step.rescued)
+        covers = step.probe is not None
+        return Update(step.x, {}, step.clipped, step.rescued, step.probe, covers_direction=covers, finite=step.finite)
 
     @staticmethod
     def update_entries(x: stiefel.Table, g: stiefel.Table, lr: Tensor, group: Mapping[str, Any]) -> stiefel.Unrolled:
@@ -102,9 +103,9 @@ class POGO(Orthoptimizer):
         return stiefel.unrolled(x, g, lr * size, 1 / size, policy)
 
     @classmethod
-    def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:
+    def form(cls, p: int, n: int, group: Mapping[str, Any], device: str = "cpu") -> str:
         """See :meth:`Orthoptimizer.form`."""
-        return stiefel.choose(p, n, Base.named(group["base"]).normalized)
+        return stiefel.choose(p, n, Base.named(group["base"]).normalized, device)
 
     @staticmethod
     def check_options(group: Mapping[str, Any]) -> None:

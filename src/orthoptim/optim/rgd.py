@@ -28,6 +28,8 @@ class RGD(Orthoptimizer):
     matrix that was written far from the manifold is brought back by its next step; where its size shows that, the step
     is counted as rescued, and the matrix stays as it is if it has no full rank.
 
+    Waits for the device with ``"polar"``: torch asks it whether an eigendecomposition has succeeded.
+
     Args:
         {params}
         lr: η.

@@ -119,6 +119,7 @@ def scale_and_land(y: Tensor, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     scale = torch.where(mean > _REACH, (2 / stiefel.norm(gram)).sqrt(), 1)
     y = y.mul_(scale[:, None, None])
     c = stiefel.subtract_identity(gram.mul_((scale * scale)[:, None, None]))
-    q, rescued = stiefel.land(c, _POLICY)
-    new = torch.baddbmm(y, q, y)
-    return new, rescued | (scale < 1), q.real.sum((-2, -1)) + mean
+    landing = stiefel.land(c, _POLICY)
+    new = torch.baddbmm(y, landing.q, y, alpha=landing.weight)
+    rescued = scale < 1 if landing.rescued is None else landing.rescued | (scale < 1)
+    return new, rescued, landing.q.real.sum((-2, -1)) + mean

@@ -41,8 +41,8 @@ class StiefelMuon(Orthoptimizer):
         \end{aligned}
 
     η is an angle in radians, whatever the shape and the size of the gradient. For square X, R is the tangent direction
-    of steepest descent in the spectral norm, ‖R‖₂ = 1; for p < n it is close to it (docs/stiefel_muon.md says how
-    close), and ‖R‖₂² ≤ 4/3. From an orthonormal start the distance ‖XXᴴ−I‖₂ is at most ¾(η‖R‖₂)⁴, and with
+    of steepest descent in the spectral norm, ‖R‖₂ = 1; for p < n it is close to it (docs/methods/stiefelmuon.md
+    says how close), and ‖R‖₂² ≤ 4/3. From an orthonormal start the distance ‖XXᴴ−I‖₂ is at most ¾(η‖R‖₂)⁴, and with
     ``landing="safe"`` it never exceeds ½ whatever the learning rate: steps beyond one radian (0.86 for p < n) are
     clipped.
 
@@ -134,12 +134,14 @@ class StiefelMuon(Orthoptimizer):
         total = trace(gram)
         # ‖C‖_F² of steps from within the bound
         leap = (x.shape[-2] * ((widest * length * length).square() + 0.25)).sqrt()
-        q, rescued = stiefel.land(stiefel.subtract_identity(gram), policy, None if policy.clip is None else leap)
+        leaps = None if policy.clip is None else stiefel.Length(torch.ones_like(leap), clipped, leap)
+        landing = stiefel.land(stiefel.subtract_identity(gram), policy, leaps)
+        q = landing.matrix()
         probe = (stiefel.square_norm(q) * total.clamp_min(0)).sqrt()
-        return Update(torch.baddbmm(m, q, m), clipped=clipped, rescued=rescued, finiteness_probe=probe)
+        return Update(torch.baddbmm(m, q, m), clipped=clipped, rescued=landing.rescued, finiteness_probe=probe)
 
     @classmethod
-    def form(cls, p: int, n: int, group: Mapping[str, Any]) -> str:
+    def form(cls, p: int, n: int, group: Mapping[str, Any], device: str = "cpu") -> str:
         """See :meth:`Orthoptimizer.form`: the tangent space of a square X is that of skew matrices times X."""
         return "skew" if p == n else "gram"
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import SGD
-from orthoptim.engine.naming import names_of, parameter_name
+from orthoptim.engine.naming import has_names, names_of, parameter_name
 from orthoptim.engine.plan import Plan
 from orthoptim.engine.state import apart
 from orthoptim.engine.telemetry import DriftTable
@@ -351,7 +351,11 @@ def _listed(constrained: Params) -> list[dict[str, Any]]:
 
 def _refuse_strangers(optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
     owned = {id(param) for group in optimizer.param_groups for param in group["params"]}
-    named = [item if isinstance(item, tuple) else ("", item) for group in groups for item in group["params"]]
+    named = [
+        item if isinstance(item, tuple) else (group["param_names"][i] if has_names(group) else "", item)
+        for group in groups
+        for i, item in enumerate(group["params"])
+    ]
     strangers = [(name, param) for name, param in named if isinstance(param, Tensor) and id(param) not in owned]
     if strangers:
         name, param = strangers[0]

@@ -7,7 +7,14 @@ Products are counted in multiply–adds per matrix. What is measured, on CPU in 
 - a pass over memory that does not fit the cache costs ten times one that does, and temporaries above the allocator's
   mmap threshold (32 MB) cost page faults on top: buckets are therefore worked on in blocks;
 - 3×3 products by ``bmm`` cost eight times those that run over the batch entry by entry.
+
+On a GPU a step is a number of launches, each of which takes as long as a small product: blocks are as large as memory
+allows, symmetric products are cut only where the parts still fill the device, and tiny matrices go through ``bmm``,
+which takes a tenth of the launches of entry by entry.
 """
+
+CPUS = frozenset({"cpu"})
+"""Types of devices whose blocks fit a cache; the others are GPUs."""
 
 SYMMETRIC_FROM = 256
 """The p from which symmetric products are taken by blocks, if there is work enough."""
@@ -22,10 +29,26 @@ TINY_BLOCK = 1 << 16
 """How many of these are worked on at a time: torch shares a vector between threads from 32768 entries for each."""
 
 BLOCK_BYTES = 15 << 17
-"""How much of a bucket is worked on at a time: with its temporaries it should fit the cache."""
+"""How much of a bucket is worked on at a time on a CPU: with its temporaries it should fit the cache."""
+
+BLOCK_CAP_MB = 512
+"""The same on a GPU, by default: its temporaries take about five times as much memory."""
+
+SYMMETRIC_TILES = 512
+"""On a GPU symmetric products are cut in four where each part has so many tiles of 128×128: four for each processor."""
 
 
-def choose(p: int, n: int, normalized: bool = False) -> str:
+def is_gpu(device: str) -> bool:
+    """Whether a type of devices is planned for as a GPU.
+
+    Example:
+        >>> is_gpu("cpu"), is_gpu("cuda"), is_gpu("mps")
+        (False, True, True)
+    """
+    return device not in CPUS
+
+
+def choose(p: int, n: int, normalized: bool = False, device: str = "cpu") -> str:
     """The form of least cost that is accurate for the direction at hand.
 
     ``gram`` is only for a normalised one: in float32 it loses feasibility as u(η‖normal part of G‖)².
@@ -34,16 +57,20 @@ def choose(p: int, n: int, normalized: bool = False) -> str:
         >>> choose(3, 3), choose(64, 64), choose(64, 576), choose(10, 10_000, normalized=True)
         ('tiny', 'direct-n', 'direct-p', 'gram')
     """
-    if n <= TINY:
+    if n <= TINY and not is_gpu(device):
         return "tiny"
+    # on a GPU the many small products of gram pay only where passes over long rows are what a step costs
+    normalized = normalized and (n >= 16 * p or not is_gpu(device))
     forms = ("direct-n", "direct-p", "gram") if normalized else ("direct-n", "direct-p")
-    return sorted(forms, key=lambda form: multiply_adds(form, p, n))[0]  # torch 2.9 does not trace min(..., key=...)
+    return sorted(forms, key=lambda form: multiply_adds(form, p, n, device))[
+        0
+    ]  # torch 2.9 does not trace min(..., key=...)
 
 
-def multiply_adds(form: str, p: int, n: int) -> float:
+def multiply_adds(form: str, p: int, n: int, device: str = "cpu") -> float:
     """Multiply–adds of a step."""
     wide = p * p * n
-    half = 0.8 if p >= SYMMETRIC_FROM else 1.0  # a symmetric product
+    half = 0.8 if p >= SYMMETRIC_FROM and not is_gpu(device) else 1.0  # a symmetric product
     if form == "direct-n":
         return 2 * p * n * n + (1 + half) * wide
     if form == "direct-p":
@@ -53,8 +80,22 @@ def multiply_adds(form: str, p: int, n: int) -> float:
     raise ValueError(f"Invalid form: {form!r}")
 
 
-def block_size(p: int, n: int, itemsize: int) -> int:
-    """The number of matrices to work on at a time."""
+def symmetric_levels(batch: int, p: int, n: int, device: str = "cpu") -> int:
+    """How often a product of symmetric result is cut in four.
+
+    Example:
+        >>> [symmetric_levels(*shape) for shape in ((1, 1500, 2000), (1, 1500, 2000, "cuda"), (8, 4096, 4096, "cuda"))]
+        [2, 0, 1]
+    """
+    if is_gpu(device):
+        return int(batch * (p // 256) ** 2 >= SYMMETRIC_TILES)
+    return 2 if p >= SYMMETRIC_FROM and p * batch * p * n >= SYMMETRIC_WORK else 0
+
+
+def block_size(p: int, n: int, itemsize: int, device: str = "cpu", cap_mb: float = BLOCK_CAP_MB) -> int:
+    """The number of matrices to work on at a time; ``cap_mb`` is for GPUs."""
+    if is_gpu(device):
+        return max(1, int(cap_mb * 2**20) // (p * n * itemsize))
     if n <= TINY:
         return TINY_BLOCK
     return max(1, BLOCK_BYTES // (p * n * itemsize))

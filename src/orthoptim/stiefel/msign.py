@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel.cost_model import SYMMETRIC_FROM
-from orthoptim.stiefel.geometry import skew, square_norm, sym
+from orthoptim.stiefel.geometry import skew, square_norm
 from orthoptim.stiefel.steps import symmetric
 from orthoptim.stiefel.sums import ColumnSums, on_one_device
 
@@ -202,14 +202,14 @@ def _polynomial(a: Tensor, square: Tensor, coefficients: Quintic) -> Tensor:
 
 
 def _hermitian(left: Tensor, right: Tensor, sign: int = 1) -> Tensor:
-    """A product that is known to be Hermitian (sign 1) or skew-Hermitian (sign −1), and is made so exactly.
+    """A product that is known to be Hermitian (sign 1) or skew-Hermitian (sign −1): of large ones half is computed.
 
-    Without that, steps amplify what rounding adds of the other kind: in bfloat16 they diverge. Of large matrices half
-    is computed, by blocks.
+    What should be skew is made so exactly. Without that, steps amplify what rounding adds of the other kind: in
+    bfloat16 they diverge.
     """
     levels = 2 if left.shape[-1] >= 2 * SYMMETRIC_FROM and not torch.compiler.is_compiling() else 0
     if levels == 0:
-        return _part(left @ right, sign)
+        return _leaf(left, right, sign)
     out = left.new_empty(left.shape)
     _fill(out, left, right, sign, levels)
     return out
@@ -217,7 +217,7 @@ def _hermitian(left: Tensor, right: Tensor, sign: int = 1) -> Tensor:
 
 def _fill(out: Tensor, left: Tensor, right: Tensor, sign: int, levels: int) -> None:
     if levels == 0:
-        out.copy_(_part(left @ right, sign))
+        out.copy_(_leaf(left, right, sign))
         return
     half = out.shape[-1] // 2
     block = left[..., half:, :] @ right[..., :half]
@@ -227,5 +227,6 @@ def _fill(out: Tensor, left: Tensor, right: Tensor, sign: int, levels: int) -> N
     _fill(out[..., half:, half:], left[..., half:, :], right[..., half:], sign, levels - 1)
 
 
-def _part(a: Tensor, sign: int) -> Tensor:
-    return sym(a) if sign > 0 else skew(a)
+def _leaf(left: Tensor, right: Tensor, sign: int) -> Tensor:
+    product = left @ right
+    return product if sign > 0 else skew(product)

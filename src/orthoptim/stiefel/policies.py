@@ -46,8 +46,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import polynomial
-from orthoptim.stiefel.geometry import as_real, square_norm
+from orthoptim.stiefel.geometry import as_real, can_look, square_norm
 
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""
@@ -95,10 +96,20 @@ def rescue(top: Tensor, p: int, policy: Policy, size: Tensor | None, leap: Tenso
         size: ‖C‖_F², where the policy clips.
         leap: (s‖R‖_F)², where the policy clips.
     """
-    far = top > policy.reach - 1
+    return _rescue(top, *(() if size is None or leap is None else (size, leap)), p=p, reach=policy.reach)
+
+
+@pointwise
+def _rescue(top: Tensor, *sizes: Tensor, p: int, reach: float) -> Rescue:
+    """See :func:`rescue`; ``sizes`` are none, or ‖C‖_F² and (s‖R‖_F)², or ‖C‖_F², s and ‖R‖_F²."""
+    far = top > reach - 1
     # λmax(MMᴴ) ≤ tr MMᴴ ≤ p·(1 + top)
     scale = torch.where(far, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
-    flag = far | ((top < -0.5) if size is None or leap is None else (size > leap * leap + _FAR))
+    if sizes:
+        leap = sizes[1] if len(sizes) == 2 else sizes[1] * sizes[1] * sizes[2]
+        flag = far | (sizes[0] > leap * leap + _FAR)
+    else:
+        flag = far | (top < -0.5)
     return Rescue(scale.clamp_min(_LEAST_SCALE), (scale >= _LEAST_SCALE).to(scale.dtype), flag)
 
 
@@ -109,42 +120,23 @@ def half_factors(rho: Tensor, lands: Tensor) -> tuple[Tensor, Tensor]:
     return factor, factor + half + (rho - 1)
 
 
-def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Q with X⁺ = M + QM, and which matrices needed a rescue.
-
-    Args:
-        c: C = MMᴴ − I, measured, of shape (B, p, p); its memory is used.
-        policy: how to land.
-        leap: (s‖R‖_F)² for each matrix, where the policy clips.
-    """
-    size = None if leap is None else square_norm(c)
-    rho, lands, flag = rescue(c.real.diagonal(dim1=-2, dim2=-1).amax(-1), c.shape[-1], policy, size, leap)
-    if policy.half:
-        return _affine_(c, *half_factors(rho, lands)), flag
-    square = rho * rho
-    return _affine_(policy.correction(_affine_(c, lands * square, lands * (square - 1))), rho, rho - 1), flag
-
-
-def _affine_(a: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """Factor·A + shift·I, in the memory of A; the parts of complex entries by themselves, which is faster."""
-    real = as_real(a)
-    real.mul_(factor.reshape(-1, *[1] * (real.ndim - 1)))
-    a.real.diagonal(dim1=-2, dim2=-1).add_(shift[:, None])
-    return a
-
-
 class Length(NamedTuple):
     """The length of a leap, one value per matrix.
 
     Attributes:
         s: with ‖sR‖_F ≤ τ.
         clipped: where that is less than η; ``None`` if the policy never clips.
-        square: (s‖R‖_F)²; ``None`` if the policy never clips.
+        size: ‖R‖_F².
     """
 
     s: Tensor
     clipped: Tensor | None
-    square: Tensor | None
+    size: Tensor
+
+    @property
+    def square(self) -> Tensor | None:
+        """(s‖R‖_F)²; ``None`` if the policy never clips."""
+        return None if self.clipped is None else self.s * self.s * self.size
 
 
 def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
@@ -156,14 +148,110 @@ def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
         p: the number of rows.
         policy: how to land.
     """
+    if policy.clip is None:
+        return Length(_shortened(eta, size, most=LONGEST * p**0.5), None, size)
+    return Length(*_clipped(eta, size, most=policy.clip), size)
+
+
+@pointwise
+def _shortened(eta: Tensor, size: Tensor, *, most: float) -> Tensor:
+    """The s nearest to η with s²·size ≤ most²."""
     info = torch.finfo(size.dtype)
-    most = LONGEST * p**0.5 if policy.clip is None else policy.clip
     # squares below may have been flushed to zero: then R is taken to be as large as it could be
     cap = most * size.clamp_min(info.tiny / info.eps).rsqrt()
-    s = torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
-    if policy.clip is None:
-        return Length(s, None, None)
-    return Length(s, s != eta, s * s * size)
+    return torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
+
+
+@pointwise
+def _clipped(eta: Tensor, size: Tensor, *, most: float) -> tuple[Tensor, Tensor]:
+    """The same, and where it is not η."""
+    s = _shortened(eta, size, most=most)
+    return s, s != eta
+
+
+class Correction(NamedTuple):
+    """How to land: X⁺ = M + weight·QM.
+
+    Attributes:
+        q: Q up to its weight, (B, p, p).
+        weight: a number.
+        rescued: which matrices needed a rescue; ``None``: none, and all are finite.
+        top: the largest entry on the diagonal of C: finite only if M is; ``None`` where that is known.
+    """
+
+    q: Tensor
+    weight: float
+    rescued: Tensor | None
+    top: Tensor | None
+
+    def matrix(self) -> Tensor:
+        """Q with its weight."""
+        return self.q if self.weight == 1 else self.q * self.weight
+
+
+def land(c: Tensor, policy: Policy, length: Length | None = None) -> Correction:
+    """How to land M, of which C = MMᴴ − I was measured.
+
+    Args:
+        c: C, of shape (B, p, p); its memory is used.
+        policy: how to land.
+        length: that of the leap.
+    """
+    size = square_norm(c) if length is not None and length.clipped is not None else None
+    if size is not None and are_near(size):
+        return Correction(c, -0.5, None, None) if policy.half else Correction(policy.correction(c), 1, None, None)
+    top = c.real.diagonal(dim1=-2, dim2=-1).amax(-1)
+    if policy.half and size is None and are_between(top, policy):
+        return Correction(c, -0.5, None, top)
+    sizes = () if size is None or length is None else (size, length.s, length.size)
+    if policy.half:
+        factor, shift, flag = _half_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
+        return Correction(_affine_(c, factor, shift), 1, flag, top)
+    factor, shift, rho, less, flag = _scaled_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
+    c = _affine_(c, factor, shift)
+    return Correction(_affine_(policy.correction(c), rho, less), 1, flag, top)
+
+
+@pointwise
+def _half_landing(top: Tensor, *sizes: Tensor, p: int, reach: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The factor of C and the multiple of I that make Q for λ = ½, and which matrices need a rescue."""
+    rho, lands, flag = _rescue(top, *sizes, p=p, reach=reach)
+    return *half_factors(rho, lands), flag
+
+
+@pointwise
+def _scaled_landing(top: Tensor, *sizes: Tensor, p: int, reach: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The factor of C and the multiple of I that make C′; ρ, ρ − 1, and which matrices need a rescue."""
+    rho, lands, flag = _rescue(top, *sizes, p=p, reach=reach)
+    square = rho * rho
+    return lands * square, lands * (square - 1), rho, rho - 1, flag
+
+
+def are_near(size: Tensor) -> bool:
+    """Whether it is known, by a look, that no matrix needs a rescue and all are finite.
+
+    On a CPU, where to look at values waits for nobody, that spares ordinary steps all that a rescue computes.
+
+    Args:
+        size: ‖C‖_F² of each matrix; at most 0.36 it bounds the diagonal of C by 0.6.
+    """
+    return can_look(size) and size.numel() > 0 and size.max().item() <= _FAR
+
+
+def are_between(top: Tensor, policy: Policy) -> bool:
+    """The same, from the largest entry on the diagonal of C, where the policy does not clip."""
+    if not can_look(top) or top.numel() == 0:
+        return False
+    low, high = torch.aminmax(top)
+    return low.item() >= -0.5 and high.item() <= policy.reach - 1
+
+
+def _affine_(a: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+    """Factor·A + shift·I, in the memory of A; the parts of complex entries by themselves, which is faster."""
+    real = as_real(a)
+    real.mul_(factor.reshape(-1, *[1] * (real.ndim - 1)))
+    a.real.diagonal(dim1=-2, dim2=-1).add_(shift[:, None])
+    return a
 
 
 def newton_schulz(c: Tensor, steps: int) -> Tensor:
@@ -195,6 +283,15 @@ _UNCLIPPED = 100.0
 """Where the others have left the manifold for good: no sooner, so that they are what was published."""
 
 
+_FIXED = {
+    "safe": Policy(1.0, partial(newton_schulz, steps=1), half=True),
+    "strict": Policy(0.5, partial(newton_schulz, steps=3)),
+    "half": Policy(None, partial(newton_schulz, steps=1), half=True, reach=_UNCLIPPED),
+    "root": Policy(None, by_root, reach=_UNCLIPPED),
+    "argmin": Policy(None, by_argmin, reach=_UNCLIPPED),
+}
+
+
 def policy(name: str, steps: int = 2) -> Policy:
     """The policy of that name; ``steps`` is the k of ``newton-schulz``.
 
@@ -202,16 +299,8 @@ def policy(name: str, steps: int = 2) -> Policy:
         >>> policy("safe").clip
         1.0
     """
-    if name == "safe":
-        return Policy(1.0, partial(newton_schulz, steps=1), half=True)
-    if name == "strict":
-        return Policy(0.5, partial(newton_schulz, steps=3))
-    if name == "half":
-        return Policy(None, partial(newton_schulz, steps=1), half=True, reach=_UNCLIPPED)
-    if name == "root":
-        return Policy(None, by_root, reach=_UNCLIPPED)
-    if name == "argmin":
-        return Policy(None, by_argmin, reach=_UNCLIPPED)
     if name == "newton-schulz":
         return Policy(None, partial(newton_schulz, steps=steps), reach=_UNCLIPPED)
-    raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")
+    if name not in _FIXED:
+        raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")
+    return _FIXED[name]

@@ -36,18 +36,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.cost_model import SYMMETRIC_FROM, SYMMETRIC_WORK, choose
-from orthoptim.stiefel.geometry import max_entry, square_norm, subtract_identity
-from orthoptim.stiefel.policies import Policy, clip, land
+from orthoptim.pointwise import pointwise
+from orthoptim.stiefel.cost_model import choose, symmetric_levels
+from orthoptim.stiefel.geometry import as_real, max_entry, square_norm, subtract_identity
+from orthoptim.stiefel.policies import Correction, Length, Policy, clip, land
 from orthoptim.stiefel.unrolled import unrolled
 
 
 class Step(NamedTuple):
-    """The new point; which matrices had their leap clipped (``None``: the policy never clips), which were rescued."""
+    """What one step makes of each matrix.
+
+    Attributes:
+        x: the new point.
+        clipped: which matrices had their leap clipped (``None``: the policy never clips).
+        rescued: which were rescued; ``None``: none.
+        probe: a number per matrix that is finite only if the new point and G are; ``None``: there is none.
+        finite: whether it is known that all of both is finite.
+    """
 
     x: Tensor
     clipped: Tensor | None
-    rescued: Tensor
+    rescued: Tensor | None
+    probe: Tensor | None = None
+    finite: bool = False
 
 
 class Leap(NamedTuple):
@@ -94,55 +105,67 @@ def pogo_step(
         tensor([[ 0.9987, -0.0499]])
     """
     batch, (p, n) = x.shape[:-2], x.shape[-2:]
-    eta = torch.as_tensor(lr, dtype=x.real.dtype, device=x.device).expand(batch).reshape(-1)
-    x, g = x.reshape(-1, p, n), g.reshape(-1, p, n)
+    eta = lr if isinstance(lr, Tensor) else torch.as_tensor(lr, dtype=x.real.dtype, device=x.device)
+    if len(batch) != 1:
+        eta = eta.expand(batch).reshape(-1)
+        x, g = x.reshape(-1, p, n), g.reshape(-1, p, n)
     factor: Tensor | float = 1.0 if scale is None else scale.reshape(-1, 1, 1)
     if policy.clip is not None and not normalized:
-        size = max_entry(g).clamp_min(torch.finfo(eta.dtype).tiny)
-        eta = eta * size if scale is None else eta * scale.reshape(-1) * size
-        factor = (1 / size)[:, None, None]
-    step = FORMS[form or choose(p, n, normalized)](Leap(x, g, eta, factor, normalized), policy)
-    clipped = None if step.clipped is None else step.clipped.reshape(batch)
-    return Step(step.x.reshape(*batch, p, n), clipped, step.rescued.reshape(batch))
+        factors = [] if scale is None else [scale.reshape(-1)]
+        eta, inverse = _unit_direction(eta, max_entry(g), *factors)
+        factor = inverse[:, None, None]
+    step = FORMS[form or choose(p, n, normalized, x.device.type)](Leap(x, g, eta, factor, normalized), policy)
+    if len(batch) == 1:
+        return step
+    clipped, rescued = (None if flag is None else flag.reshape(batch) for flag in (step.clipped, step.rescued))
+    return step._replace(x=step.x.reshape(*batch, p, n), clipped=clipped, rescued=rescued)
 
 
 def direct_n(leap: Leap, policy: Policy) -> Step:
     """R through the n×n matrix S = Skew(XᴴG)."""
     x, g, eta, scale, _ = leap
-    s = x.mH @ g
-    skew = (s - s.mH).mul_(0.5 * scale)
+    s = torch.bmm(x.mH, g)
+    skew = (s - s.mH).mul_(scale)
     # square matrices: into the memory of s, which is free again; fresh memory costs as much as half a product
-    r = torch.bmm(x, skew, out=s) if s.shape == x.shape else x @ skew
+    r = s if s.shape == x.shape else torch.empty_like(x)
+    torch.baddbmm(r, x, skew, beta=0, alpha=0.5, out=r)
     return _leap_and_land(x, r, eta, policy)
 
 
 def direct_p(leap: Leap, policy: Policy) -> Step:
     """R through the p×p matrices XXᴴ and XGᴴ."""
     x, g, eta, scale, normalized = leap
-    r = torch.baddbmm((symmetric(x) * (0.5 * scale)) @ g, (x @ g.mH).mul_(0.5 * scale), x, alpha=-1)
+    half = 0.5 * scale
+    r = _times_(symmetric(x), half) @ g
+    r = torch.baddbmm(r, _times_(torch.bmm(x, g.mH), half), x, alpha=-1, out=_out(r))
     error = None
     if policy.clip is not None:
-        error = rounding(direction_size(square_norm(g), _per_matrix(scale)), x.dtype, normalized)
+        error = _rounding_error(square_norm(g), *_tensors(_per_matrix(scale)), normalized=normalized)
     return _leap_and_land(x, r, eta, policy, error)
 
 
 def gram(leap: Leap, policy: Policy) -> Step:
     """Everything through A = XXᴴ, B = XGᴴ and N = GGᴴ: R = ½(AG − BX), so RRᴴ and X⁺ = X + DX + FG need no R."""
     x, g, eta, scale, _ = leap
-    a, b, n = symmetric(x), (x @ g.mH) * scale, symmetric(g)
-    square = direction_size(trace(n), _per_matrix(scale))
-    n = n * scale * scale
+    a, b, n = symmetric(x), _times_(torch.bmm(x, g.mH), scale), symmetric(g)
+    square = trace(n)
+    n = _times_(_times_(n, scale), scale)  # the square of the scale may overflow
     # RRᴴ = ¼[A(NA − BᴴBᴴ) − B(BA − ABᴴ)]: with A = Aᴴ, BX·(AG)ᴴ = B·XGᴴ·A = BBA
-    ba, bh = b @ a, b.mH
-    e = 0.25 * torch.baddbmm(a @ (n @ a - bh @ bh), b, ba - ba.mH, alpha=-1)
-    size = trace(e) if policy.clip is None else torch.maximum(trace(e), 0.25 * square)  # s‖G‖ ≤ 2τ
-    s, clipped, length = clip(eta, size, x.shape[-2], policy)
-    half = (0.5 * s)[:, None, None]
-    q, rescued = land(subtract_identity(a + (2 * half) ** 2 * e), policy, length)
+    ba, bh = torch.bmm(b, a), b.mH
+    na = torch.bmm(n, a)
+    e = torch.bmm(a, torch.baddbmm(na, bh, bh, alpha=-1, out=_out(na)))
+    e = torch.baddbmm(e, b, ba - ba.mH, beta=0.25, alpha=-0.25, out=_out(e))
+    factors = _tensors(_per_matrix(scale))
+    size = trace(e) if policy.clip is None else _gram_size(trace(e), square, *factors)
+    length = clip(eta, size, x.shape[-2], policy)
+    squared, half, scaled = (each.view(-1, 1, 1) for each in _gram_factors(length.s, *factors))
+    landing = land(subtract_identity(_plus_times(a, e, squared)), policy, length)
     # X⁺ = (I + Q)(X − s/2·(AG − BX)) = X + [Q + s/2·(I+Q)B]X − [s/2·(I+Q)A]G
-    d = q + half * (b + q @ b)
-    f = (half * scale) * (a + q @ a)
-    return Step(torch.baddbmm(torch.baddbmm(x, d, x), f, g, alpha=-1), clipped, rescued)
+    q, weight = landing.q, landing.weight
+    d = _plus_times(landing.matrix(), torch.baddbmm(b, q, b, alpha=weight), half)
+    f = _times_(torch.baddbmm(a, q, a, alpha=weight), scaled)
+    new = torch.baddbmm(x, d, x)
+    return _landed(torch.baddbmm(new, f, g, alpha=-1, out=_out(new)), length, landing, policy)
 
 
 def tiny(leap: Leap, policy: Policy) -> Step:
@@ -152,10 +175,10 @@ def tiny(leap: Leap, policy: Policy) -> Step:
     x, g = ([list(row.unbind(0)) for row in a.unbind(0)] for a in tables)
     if torch.compiler.is_compiling():
         step = unrolled(x, g, leap.eta, scale, policy)
-        return Step(torch.stack([torch.stack(row, -1) for row in step.table], 1), step.clipped, step.rescued)
+        return Step(torch.stack([torch.stack(row, -1) for row in step.table], 1), *step[1:])
     new = tables[0].new_empty(tables[0].shape)
     step = unrolled(x, g, leap.eta, scale, policy, new)
-    return Step(new.permute(2, 0, 1), step.clipped, step.rescued)
+    return Step(new.permute(2, 0, 1), *step[1:])
 
 
 FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram, "tiny": tiny}
@@ -163,13 +186,13 @@ FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gr
 
 def symmetric(x: Tensor) -> Tensor:
     """XXᴴ by blocks: the upper half is the adjoint of the lower, which saves up to 3/8 of the product."""
-    p = x.shape[-2]
-    return _symmetric(x, 2 if p >= SYMMETRIC_FROM and p * x.numel() >= SYMMETRIC_WORK else 0)
+    p, n = x.shape[-2:]
+    return _symmetric(x, symmetric_levels(x.shape[:-2].numel(), p, n, x.device.type))
 
 
 def _symmetric(x: Tensor, levels: int) -> Tensor:
     if levels == 0:
-        return x @ x.mH
+        return torch.bmm(x, x.mH) if x.ndim == 3 else x @ x.mH
     p = x.shape[-2]
     upper, lower = x[..., : p // 2, :], x[..., p // 2 :, :]
     block = lower @ upper.mH
@@ -180,10 +203,66 @@ def _symmetric(x: Tensor, levels: int) -> Tensor:
 def _leap_and_land(x: Tensor, r: Tensor, eta: Tensor, policy: Policy, error: Tensor | None = None) -> Step:
     """From X and R, and what to add to ‖R‖_F² for its rounding error."""
     size = square_norm(r)
-    s, clipped, length = clip(eta, size if error is None else size + error, x.shape[-2], policy)
-    m = torch.addcmul(x, r, -s[:, None, None], out=r)
-    q, rescued = land(subtract_identity(symmetric(m)), policy, length)
-    return Step(torch.baddbmm(m, q, m), clipped, rescued)
+    length = clip(eta, size if error is None else size + error, x.shape[-2], policy)
+    m = torch.addcmul(x, r, length.s.view(-1, 1, 1), value=-1, out=r)
+    landing = land(subtract_identity(symmetric(m)), policy, length)
+    return _landed(torch.baddbmm(m, landing.q, m, alpha=landing.weight), length, landing, policy)
+
+
+def _landed(x: Tensor, length: Length, landing: Correction, policy: Policy) -> Step:
+    # G that is not finite makes all of R so, and M; where M is finite, a landing of known factors is
+    probe = landing.top if policy.half or policy.clip is not None else None
+    return Step(x, length.clipped, landing.rescued, probe, landing.rescued is None)
+
+
+@pointwise
+def _unit_direction(eta: Tensor, entry: Tensor, *scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The learning rate of G over its largest entry, and one over that."""
+    entry = entry.clamp_min(torch.finfo(eta.dtype).tiny)
+    return eta * scale[0] * entry if scale else eta * entry, 1 / entry
+
+
+@pointwise
+def _gram_size(size: Tensor, square: Tensor, *scale: Tensor) -> Tensor:
+    """‖R‖_F², or as much as keeps s‖G‖ ≤ 2τ, from ‖R‖_F² and ‖G‖_F²."""
+    return torch.maximum(size, 0.25 * direction_size(square, scale[0] if scale else 1.0))
+
+
+@pointwise
+def _gram_factors(s: Tensor, *scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The square of s, half of it, and half of it with the factor of G."""
+    half = 0.5 * s
+    return s * s, half, half * scale[0] if scale else 1 * half
+
+
+@pointwise
+def _rounding_error(square: Tensor, *scale: Tensor, normalized: bool) -> Tensor:
+    """What to add to ‖R‖_F² in the form ``direct-p``, from ‖G‖_F²."""
+    return rounding(direction_size(square, scale[0] if scale else 1.0), square.dtype, normalized)
+
+
+def _out(a: Tensor) -> Tensor | None:
+    """The memory of A, to write a result to; a compiler plans memory by itself."""
+    return None if torch.compiler.is_compiling() else a
+
+
+def _tensors(factor: Tensor | float) -> list[Tensor]:
+    return [factor] if isinstance(factor, Tensor) else []
+
+
+def _plus_times(a: Tensor, b: Tensor, factor: Tensor) -> Tensor:
+    """A + factor·B with a real factor (B, 1, 1); the parts of complex entries by themselves."""
+    if not a.is_complex():
+        return torch.addcmul(a, b, factor)
+    return torch.view_as_complex(torch.addcmul(as_real(a), as_real(b), factor.unsqueeze(-1)))
+
+
+def _times_(a: Tensor, factor: Tensor | float) -> Tensor:
+    """The product with a real factor, in the memory of A; the parts of complex entries by themselves: faster."""
+    if not a.is_complex():
+        return a.mul_(factor)
+    torch.view_as_real(a).mul_(factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor)
+    return a
 
 
 def rounding(square: Tensor, dtype: torch.dtype, normalized: bool) -> Tensor:

@@ -93,7 +93,7 @@ class Method:
         """
         for name, value in (self.fixed or {}).items():
             if options.get(name, value) != value:
-                raise ValueError(f"{self.name} is the one whose {name} is {value!r}; choose another method")
+                raise ValueError(f"{parse(self.name)[0]} is the one whose {name} is {value!r}; choose another method")
         options = {**options, **(self.fixed or {})}
         own = inspect.signature(self.make).parameters
         if "base" in options:
@@ -101,7 +101,7 @@ class Method:
         unknown = options.keys() - own.keys()
         if unknown:
             known = ", ".join(name for name in own if name != "params")
-            raise ValueError(f"{self.name} has no option {sorted(unknown)[0]!r}; there are {known}")
+            raise ValueError(f"{parse(self.name)[0]} has no option {sorted(unknown)[0]!r}; there are {known}")
         return self.make(params, **options)
 
 
@@ -116,18 +116,6 @@ def _base(options: dict[str, Any], own: Mapping[str, Any]) -> oo.Base:
 
 def _pogo(ending: str, summary: str, colour: str, dash: Dash, **fixed: Any) -> Method:
     return Method(f"POGO{ending}", summary, oo.POGO, colour, dash, fixed=fixed)
-
-
-def _sgdg(params: Params, lr: float, momentum: float = 0.9) -> torch.optim.Optimizer:
-    """Cayley SGD with the defects of the programs that are passed around."""
-    from orthoptim_experiments.problems.rotations.sgdg import SGDG
-
-    return SGDG(params, lr, momentum)
-
-
-def _nothing(params: Params) -> torch.optim.Optimizer:
-    """For contenders that learn nothing."""
-    return torch.optim.SGD(params, lr=0.0)
 
 
 METHODS: dict[str, Method] = {
@@ -147,19 +135,6 @@ METHODS: dict[str, Method] = {
         Method(
             "StiefelMuon", "spectral steps: every direction turns by the same angle", oo.StiefelMuon, "#661100", "dot"
         ),
-        Method("POGO-SGD", "POGO with momentum", oo.POGO, "#117733", "dash", fixed={"base": "SGD"}),
-        Method("StiefelMuon", "matrix sign of the tangent momentum, landed", oo.StiefelMuon, "#AA4499"),
-        Method(
-            "RGD-cayley",
-            "Riemannian gradient descent by Cayley's transform",
-            oo.RGD,
-            "#88CCEE",
-            fixed={"retraction": "cayley"},
-        ),
-        Method("SGDG", "Cayley SGD as programs pass it around", _sgdg, "#DDCC77", "dash"),
-        Method("none", "no rotation", _nothing, "#000000"),
-        Method("random", "random orthogonal matrices", _nothing, "#666666"),
-        Method("hadamard", "random Hadamard matrices", _nothing, "#BBBBBB"),
         Method("Adam", "unconstrained, for reference", torch.optim.Adam, "#000000", "dot"),
         Method("pogo-torch", "the authors' POGO (peer)", peers.pogo_torch, "#888888", "dashdot", peer="pogo"),
         Method("geoopt", "geoopt's RiemannianAdam (peer)", peers.Geoopt, "#DDCC77", "dashdot", peer="geoopt"),
@@ -171,6 +146,9 @@ METHODS: dict[str, Method] = {
         ),
     )
 }
+
+STANDARD = tuple(METHODS)
+"""Those that are known before an experiment or a plugin adds its own."""
 
 LANDINGS = ("POGO-safe", "POGO-strict", "POGO-root", "POGO-argmin")
 """The paper's POGO, but for the landing."""

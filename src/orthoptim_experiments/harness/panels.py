@@ -7,7 +7,7 @@ LABELS = {
     "accuracy": "test accuracy",
     "bpd": "bits per dimension",
     "distance": "manifold distance",
-    "gap": "raw gap, on or off the manifold",
+    "gap": "raw gap",
     "log_z": "log Z",
     "loss": "loss",
     "max_distance": "largest manifold distance",

@@ -14,7 +14,7 @@ from orthoptim_experiments.harness.experiment import DTYPES, Config, is_paper_sc
 from orthoptim_experiments.harness.filenames import distinct_stems, file_stem
 from orthoptim_experiments.harness.panels import PAPER, Panel, Target
 from orthoptim_experiments.harness.records import Run
-from orthoptim_experiments.harness.statistics import column, last, time_to
+from orthoptim_experiments.harness.statistics import LEAST, column, last, time_to
 from orthoptim_experiments.harness.summary import Summary, summarise
 from orthoptim_experiments.problems import EXPERIMENTS
 
@@ -127,9 +127,13 @@ def timed(panel: Panel, clock: str) -> Panel:
 
 
 def judge(claim: Claim, run: Run) -> Verdict:
-    """The verdict on a claim; "not measured" where an interrupted run has too few data."""
+    """The verdict on a claim, with a word on seeds where these are few; "not measured" if data do not suffice."""
     try:
-        return claim.judge(run)
+        verdict = claim.judge(run)
+        seeds = len({trial.seed for trial in run.trials})
+        if verdict.verdict == "not measured" or seeds >= LEAST:
+            return verdict
+        return verdict._replace(measured=f"{verdict.measured} ({seeds} {'seed' if seeds == 1 else 'seeds'} only)")
     except (LookupError, ValueError, ArithmeticError) as error:
         return Verdict("not measured", f"the data do not suffice ({type(error).__name__}: {error})")
 

@@ -30,8 +30,8 @@ class Eager(oo.POGO):
     wanted = None
 
     @classmethod
-    def form(cls, p, n, group):
-        return cls.wanted or super().form(p, n, group)
+    def form(cls, *shape_and_options):
+        return cls.wanted or super().form(*shape_and_options)
 
 
 class Twins:

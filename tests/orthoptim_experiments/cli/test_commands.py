@@ -175,8 +175,8 @@ def test_a_method_that_fails_is_exit_code_1(tmp_path):
     arguments = ("--scale", "tiny", "--methods", "RSDM,POGO-BB", "--seeds", "1", "--set", "RSDM.r=17")
     result = invoke("run", "pca", *arguments, "--out", tmp_path)
     assert result.exit_code == 1
-    assert "RSDM, seed 0: failed (ValueError: Invalid r: 17" in result.stdout
-    assert "RSDM failed: ValueError: Invalid r: 17" in result.stderr
+    assert "RSDM:r=17, seed 0: failed (ValueError: Invalid r: 17" in result.stdout
+    assert "RSDM:r=17 failed: ValueError: Invalid r: 17" in result.stderr
     assert "POGO-BB, seed 0: converged" in result.stdout
 
 

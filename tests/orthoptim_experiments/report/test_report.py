@@ -200,7 +200,17 @@ def test_the_experiment_says_what_to_show(here):
     assert "\n" not in section.about
     assert [claim for claim, _ in section.findings] == list(EXPERIMENTS["pca"].claims)
     shades = {panel.y: panel.shade for panel in section.panels}
-    assert shades == {"gap": None, "distance": pytest.approx(10 * 2**-24 * 375)}
+    assert shades == {"gap": None, "projected_gap": None, "distance": pytest.approx(10 * 2**-24 * 375)}
+
+
+def test_claims_as_a_table_in_markdown(here):
+    path = write_run(here / "run.jsonl", **SMALL)
+    result = report(path, "--claims", here / "claims.md")
+    assert result.exit_code == 0, result.output
+    lines = (here / "claims.md").read_text().splitlines()
+    assert len(lines) == 2 + len(EXPERIMENTS["pca"].claims)
+    assert "“we see that POGO and LandingPC converge first” (§5.1, Online PCA)" in lines[2]
+    assert {line.count(" | ") for line in lines[2:]} == {4}
 
 
 def test_an_unknown_experiment_is_shown_with_all_its_columns(here):
@@ -218,7 +228,7 @@ def test_an_unknown_experiment_is_shown_with_all_its_columns(here):
 
 def test_claims_are_judged_on_the_run_and_data_that_do_not_suffice_are_no_crash(here):
     run = load(write_run(here / "run.jsonl", **SMALL))
-    assert judge(Claim("yes", lambda run: Verdict("holds", run.id)), run) == ("holds", "0123456789")
+    assert judge(Claim("yes", lambda run: Verdict("holds", run.id)), run) == ("holds", "0123456789 (2 seeds only)")
     for doomed in (lambda run: max([]), lambda run: [][0], lambda run: {}["a"], lambda run: 1 / 0):
         assert judge(Claim("no", doomed), run).verdict == "not measured"
 

@@ -122,7 +122,7 @@ class AddressTable:
             self.rows = torch.tensor(rows, dtype=torch.int64, device=self.device)
             self._addresses, self._strides = addresses, strides
         grad_addresses = [address(grad) for grad in grads]
-        capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
         if grad_addresses != self._grad_addresses or capturing:  # a graph must not rely on what others may overwrite
             if len(self.grads) != len(grads):
                 self.grads = torch.empty(len(grads), dtype=torch.int64, device=self.device)

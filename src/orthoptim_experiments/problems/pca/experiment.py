@@ -18,13 +18,12 @@ def hyperparameters(n: int) -> dict[str, Options]:
     manifold grow as √n. All else is set by the spectrum of A, which does not depend on n.
     """
     pogo = {"lr": 0.25, "base": "SGD", "momentum": 0.3}
-    return {
+    return contenders(pogo, rate=0.03) | {
         "RGD": {"lr": 0.15},
         "RSDM": {"lr": 1.5, "r": max(2, round(700 * n / FULL))},
         "Landing": {"lr": 0.25, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 10.5 * (n / FULL) ** 0.5, "lam": 0.01},
         "SLPG": {"lr": 0.125},
-        **contenders(pogo, rate=0.01),
     }
 
 

@@ -14,13 +14,12 @@ from orthoptim_experiments.problems.procrustes.problem import ProcrustesProblem
 def hyperparameters(n: int) -> dict[str, Options]:
     """The paper's, tuned at n = 2000 and scaled to n as those of PCA are."""
     pogo = {"lr": 0.5, "base": "SGD", "momentum": 0.1}
-    return {
+    return contenders(pogo, rate=0.03) | {
         "RGD": {"lr": 0.5},
         "RSDM": {"lr": 2.0, "r": max(2, round(900 * n / FULL))},
         "Landing": {"lr": 0.5, "base": "SGD", "momentum": 0.1},
         "LandingPC": {"lr": 1.5 * (n / FULL) ** 0.5, "lam": 0.1},
         "SLPG": {"lr": 0.5},
-        **contenders(pogo, rate=0.01),
     }
 
 

@@ -19,7 +19,7 @@ def paper_size():
 
 def shapes(model, view):
     (group,) = oo.param_groups(model, {CONVOLUTIONS: view}, rest=None)
-    return [part[:3] for _, param in group["params"] for part in View(view).parts(param.shape)]
+    return [part[:3] for param in group["params"] for part in View(view).parts(param.shape)]
 
 
 def test_filters_of_the_paper(paper_size):

@@ -17,7 +17,7 @@ def test_sizes_of_the_paper():
     with torch.device("meta"):
         model = make_model(PAPER_SIZES, seed=0)
     assert sum(param.numel() for param in model.parameters()) == 28_480_010
-    matrices = [param for group in oo.param_groups(model, ATTENTION, rest=None) for _, param in group["params"]]
+    matrices = [param for group in oo.param_groups(model, ATTENTION, rest=None) for param in group["params"]]
     assert [tuple(param.shape) for param in matrices] == 18 * [(1024, 1024)]
     assert model.positions.shape == (1, 65, 1024)
 
@@ -36,7 +36,7 @@ def test_attention_against_its_definition():
 def test_attention_starts_orthogonal():
     model = OViT(dim=16, depth=2, heads=2, hidden=8)
     for group in oo.param_groups(model, ATTENTION, rest=None):
-        assert all(oo.is_orthogonal(param) for _, param in group["params"])
+        assert all(oo.is_orthogonal(param) for param in group["params"])
 
 
 def test_dropout_is_for_training():

@@ -1,0 +1,136 @@
+"""What a step launches on a GPU: budgets, and nothing that waits for the device. Counted on fake CUDA tensors."""
+
+import pytest
+import torch
+
+import orthoptim as oo
+from orthoptim_experiments.bench import contenders
+from orthoptim_experiments.bench.launches.counter import LaunchCounter
+from orthoptim_experiments.bench.launches.fake_cuda import fake_cuda
+from orthoptim_experiments.bench.launches.study import COUNTED, count, totals
+
+pytest.importorskip("triton")  # which makes one kernel of what is computed per matrix
+
+BUDGETS = {"W2": 45, "W3": 130, "W4": 45, "W5": 160, "W7": 300}
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_launches_stay_within_the_budget(name):
+    found = totals(count(contenders.ours("safe", oo.VAdam()), COUNTED[name]))
+    assert found.launches <= BUDGETS[name]
+    assert (found.copies, found.syncs) == (0, 0)
+
+
+SHAPES = [(8, 3, 3), (2, 32, 32), (32, 64), (64, 32), (4, 80)]
+LANDINGS = ["safe", "strict", "half", "root", "argmin", "newton-schulz"]
+BASES = {
+    "sgd": oo.SGD(),
+    "momentum": oo.SGD(momentum=0.9),
+    "vadam": oo.VAdam(),
+    "adam": oo.Adam(),
+    "muon": oo.Muon(),
+    "bb": oo.BB(),
+}
+METHODS = {
+    **{f"pogo-{landing}-vadam": (oo.POGO, {"landing": landing}) for landing in LANDINGS},
+    **{f"pogo-safe-{name}": (oo.POGO, {"base": base}) for name, base in BASES.items()},
+    **{f"pogo-strict-{name}": (oo.POGO, {"base": base, "landing": "strict"}) for name, base in BASES.items()},
+    **{
+        f"{method.__name__}-{name}": (method, {"base": base})
+        for method in (oo.Landing, oo.SLPG)
+        for name, base in BASES.items()
+    },
+    "landing-momentum-of-gradient": (oo.Landing, {"base": oo.SGD(momentum=0.9), "momentum_of": "gradient"}),
+    "slpg-bb": (oo.SLPG, {"barzilai_borwein": True}),
+    "rgd-qr": (oo.RGD, {}),
+    "rgd-qr-vadam": (oo.RGD, {"base": oo.VAdam(), "metric": "canonical"}),
+    "rgd-cholesky": (oo.RGD, {"retraction": "cholesky"}),
+    "rsdm": (oo.RSDM, {"r": 2}),
+    "rsdm-permutation": (oo.RSDM, {"r": 2, "sampling": "permutation"}),
+    "landingpc-without-projection": (oo.LandingPC, {"tau": None}),
+}
+
+
+def counted_step(make, shapes=SHAPES, dtype=torch.float32, lr=0.1):
+    """The counts of a step that is not the first; ``lr`` is a number, or makes a tensor."""
+    with fake_cuda():
+        params = [torch.nn.Parameter(torch.empty(shape, device="cuda", dtype=dtype)) for shape in shapes]
+        opt = make(params, lr if isinstance(lr, float) else lr())
+        for group in opt.param_groups:
+            for param in group["params"]:
+                param.grad = torch.empty_like(param)
+        with LaunchCounter():
+            opt.step()
+        with LaunchCounter() as counter:
+            opt.step()
+    return counter.totals()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_copies_nothing_and_waits_for_nothing(name):
+    method, options = METHODS[name]
+    found = counted_step(lambda params, lr: method(params, lr, **options), SHAPES[1:3])
+    assert (found.copies, found.syncs) == (0, 0)
+
+
+def tensor_lr():
+    return torch.full((), 0.1, device="cuda")
+
+
+@pytest.mark.parametrize("name", ["pogo-safe-vadam", "Landing-sgd", "SLPG-sgd", "rsdm"])
+def test_nor_does_it_with_a_learning_rate_on_the_device(name):
+    method, options = METHODS[name]
+    found = counted_step(lambda params, lr: method(params, lr, **options), SHAPES[1:3], lr=tensor_lr)
+    assert (found.copies, found.syncs) == (0, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("lr", [0.1, tensor_lr], ids=["number", "tensor"])
+@pytest.mark.parametrize("name", METHODS)
+def test_nor_does_it_for_any_shape(name, lr):
+    method, options = METHODS[name]
+    found = counted_step(lambda params, rate: method(params, rate, **options), lr=lr)
+    assert (found.copies, found.syncs) == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("landing", ["safe", "strict"])
+def test_no_dtype_copies_or_waits(dtype, landing):
+    found = counted_step(lambda params, lr: oo.POGO(params, lr, landing=landing), dtype=dtype)
+    assert (found.copies, found.syncs) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [{"algorithm": "adamw", "capturable": True}, {"algorithm": "sgd", "momentum": 0.9}]
+)
+def test_ordinary_groups_copy_and_wait_for_nothing(algorithm):
+    def make(params, lr):
+        return oo.POGO([{"params": params[:2]}, {"params": params[2:], **algorithm}], lr)
+
+    found = counted_step(make, lr=tensor_lr)
+    assert (found.copies, found.syncs) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [(oo.LandingPC, {}), (oo.RGD, {"retraction": "polar"})], ids=["landingpc", "rgd-polar"]
+)
+def test_the_documented_exceptions_wait_for_a_decomposition(method, options):
+    assert counted_step(lambda params, lr: method(params, lr, **options)).syncs > 0
+    assert "Waits for the device" in method.__doc__
+
+
+def test_tall_matrices_are_not_copied_one_by_one():
+    wide, tall = (counted_step(lambda params, lr: oo.POGO(params, lr), [shape] * 60) for shape in ((16, 48), (48, 16)))
+    assert tall.launches <= wide.launches + 4
+
+
+def test_parameters_of_several_shapes_share_a_block():
+    like = counted_step(oo.POGO, [(6, 64, 64)])
+    mixed = counted_step(oo.POGO, [(2, 64, 64), (64, 64), (3, 1, 64, 64)])
+    assert mixed.launches <= like.launches + 3  # matrices and gradients are gathered, and matrices written
+
+
+def test_the_cap_of_a_block_is_an_option():
+    one = counted_step(oo.POGO, [(64, 128, 128)])
+    many = counted_step(lambda params, lr: oo.POGO(params, lr, block_cap_mb=1), [(64, 128, 128)])
+    assert many.launches > 3 * one.launches
