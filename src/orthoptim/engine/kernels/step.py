@@ -25,6 +25,9 @@ BLOCK = 128
 TILE = 16
 """How many columns of a matrix a program works on at a time."""
 
+WARPS = 8
+"""How many warps work on a matrix that is not tiny."""
+
 STRETCH = 1024
 """How many columns of a long matrix a program works through."""
 
@@ -223,7 +226,7 @@ def _tile(rule: UpdateRule, bucket: Bucket) -> dict[str, Any]:
         "COMPLEX": bucket.dtype.is_complex,
         "ROWS": 16 if bucket.p <= 16 else 32,
         "TILE": TILE,
-        "num_warps": 8,
+        "num_warps": WARPS,
         "num_stages": 1,
     }
 
