@@ -5,6 +5,7 @@ import math
 from orthoptim_experiments.harness.claims import (
     Judge,
     Verdict,
+    both,
     column,
     ended,
     first_by,
@@ -45,8 +46,7 @@ def leads(leaders: tuple[str, ...], factor: float) -> Judge:
         others = [method for method in PAPER if method not in leaders]
         answers = [first_by(run, leader, others, factor) for leader in leaders]
         found = ratios_to_target(run, leaders[0], others)
-        holds = False if False in answers else None if None in answers else True
-        return verdict(holds, f"{ranking(run, (*leaders, *others))}; {ratio_words(found, leaders[0])}")
+        return verdict(both(*answers), f"{ranking(run, (*leaders, *others))}; {ratio_words(found, leaders[0])}")
 
     return judge
 
