@@ -79,3 +79,8 @@ def gradient(x, seed, norm=1.0, kind="generic"):
 
 
 kinds = st.sampled_from(KINDS)
+
+
+def rescued(step):
+    """Which matrices a step has rescued, also where it says by ``None`` that there are none."""
+    return torch.zeros(step.x.shape[:-2], dtype=torch.bool) if step.rescued is None else step.rescued

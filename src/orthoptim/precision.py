@@ -14,7 +14,7 @@ the two disagree. Inside, both say the same; after, both say what they said befo
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 
@@ -25,8 +25,7 @@ _ALL: Switch = ("generic", "all")
 _INHERIT = "none"
 
 
-@contextmanager
-def full_precision(*devices: torch.device) -> Iterator[None]:
+def full_precision(*devices: torch.device) -> AbstractContextManager[None]:
     """A context in which products on these devices are those of IEEE arithmetic.
 
     The switches belong to the process: what other threads compute meanwhile is exact, too. A graph that
@@ -44,21 +43,33 @@ def full_precision(*devices: torch.device) -> Iterator[None]:
         'high'
         >>> torch.set_float32_matmul_precision("highest")
     """
+    kinds = {"cpu" if device.type == "meta" else device.type for device in devices}
+    reduced = [kind for kind in kinds if torch.is_autocast_enabled(kind)]
+    exact = torch.compiler.is_compiling() or _are_exact()
+    return _AS_IT_IS if exact and not reduced else _switched(reduced, exact)
+
+
+_AS_IT_IS = nullcontext()
+
+
+def _are_exact() -> bool:
+    settings = {_get(switch) for switch in _MATMUL}
+    return settings <= {"ieee", _INHERIT} and torch.get_float32_matmul_precision() == "highest"
+
+
+@contextmanager
+def _switched(reduced: list[str], exact: bool) -> Iterator[None]:
+    """Autocast off for these kinds of devices, and products of IEEE arithmetic unless they are exact already."""
     with ExitStack() as stack:
-        for kind in {"cpu" if device.type == "meta" else device.type for device in devices}:
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        if not torch.compiler.is_compiling():
+        for kind in reduced:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        if not exact:
             stack.enter_context(_ieee_products())
         yield
 
 
 @contextmanager
 def _ieee_products() -> Iterator[None]:
-    exact = all(_get(switch) in ("ieee", _INHERIT) for switch in _MATMUL)
-    if exact and torch.get_float32_matmul_precision() == "highest":
-        yield
-        return
     newer = [_own_setting(switch) for switch in _MATMUL]
     for switch in _MATMUL:
         _set(switch, "ieee")

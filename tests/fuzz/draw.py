@@ -170,6 +170,8 @@ class Draw:
             return {"lam": choice((1.0, 0.1)), "eps": choice((0.5, 0.1))}
         if method == "landingpc":
             return {"lam": choice((1.0, 0.1)), "tau": choice((0.5, 0.5, None)), "coupled": choice((True, False))}
+        if method == "stiefelmuon":
+            return {"landing": choice(("safe", "strict", "half")), "ns_steps": choice((3, 5, 6))}
         return {"barzilai_borwein": choice((True, False))}
 
     def _seed(self) -> int:

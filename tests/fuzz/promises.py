@@ -34,7 +34,7 @@ class Promise(NamedTuple):
 
 def promise_of(algorithm: str, group: Mapping[str, Any]) -> Promise | None:
     """What a constrained group promises; None where a long step may leave the manifold for good."""
-    if algorithm == "pogo" and group["landing"] in ("safe", "strict"):
+    if algorithm in ("pogo", "stiefelmuon") and group["landing"] in ("safe", "strict"):
         return Promise(SAFE if group["landing"] == "safe" else STRICT, always_steps=True, recovers=True)
     if algorithm == "rgd":
         return Promise(0.0, recovers=True)

@@ -268,7 +268,7 @@ class Trial:
             self.pages += 1
             figures = self.out / "figures"
             for path in new - {self.out / "report.html", figures}:
-                if path.parent != figures or path.suffix not in (".png", ".pdf") or path.name.startswith("."):
+                if path.parent != figures or path.suffix not in (".png", ".pdf", ".csv") or path.name.startswith("."):
                     yield f"a file at {path}"
             yield from page_violations((self.out / "report.html").read_text(encoding="utf-8"))
         else:

@@ -165,4 +165,4 @@ def bias_correction(beta: float, t: Tensor) -> Tensor:
 
     By expm1: at t = 1 and β = 0.999 the plain formula loses four of float32's seven digits.
     """
-    return -torch.expm1(t * (math.log(beta) if beta > 0 else -math.inf))
+    return (t * (math.log(beta) if beta > 0 else -math.inf)).expm1_().neg_()

@@ -74,7 +74,9 @@ def _scale(
 ) -> tuple[Tensor, Tensor]:
     # a square that overflows must not stay infinite: the matrix would never move again
     exp_avg_sq = exp_avg_sq.lerp(square, 1 - beta2).clamp_(max=torch.finfo(square.dtype).max)
+    root = exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()
     # squares below were flushed to zero: the quotient of a small gradient and zero would be a huge direction
     least = torch.finfo(square.dtype).tiny ** 0.5
-    root = (exp_avg_sq.sqrt() / bias_correction(beta2, t).sqrt()).clamp_min(least)
+    if eps < least:
+        root = root.clamp_min(least)
     return 1 / (bias_correction(beta1, t) * (root + eps)), exp_avg_sq

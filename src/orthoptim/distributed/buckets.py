@@ -324,7 +324,7 @@ def choose_owners(buckets: Sequence[ShardedBucket]) -> list[ShardedBucket]:
             shares = tuple((ranges[k * world][0], ranges[k * world + world - 1][1]) for k in range(copies))
             here = 0 if replicas is None else dist.get_rank(replicas)
             owners = tuple((a - shares[here][0], b - shares[here][0]) for a, b in ranges[here * world :][:world])
-            chosen[i] = replace(buckets[i], shares=shares, owners=owners)
+            chosen[i] = replace(buckets[i], shares=shares, owners=owners if whole else ())
     return chosen
 
 

@@ -224,7 +224,7 @@ def _groups(mesh: DeviceMesh) -> list[dist.ProcessGroup]:
     """The group of this rank along each dim of a mesh, as far as somebody else is in it and can be spoken to."""
     groups = [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
     device = torch.device(mesh.device_type)
-    return [group for group in groups if dist.get_backend(group) != "fake" and device in group._device_types]
+    return [group for group in groups if device in group._device_types]
 
 
 def find_dtensors(params: Any) -> list[Tensor]:

@@ -104,7 +104,8 @@ class FusedStep:
         finite = _finite(g) & _finite(step.table)
         if step.clipped is not None:
             new_columns["clipped"] = columns["clipped"] + step.clipped
-        new_columns["rescued"] = columns["rescued"] + step.rescued
+        if step.rescued is not None:
+            new_columns["rescued"] = columns["rescued"] + step.rescued
         new_columns["num_updates"] = taken
         for name, value in new_columns.items():
             columns[name].copy_(torch.where(finite, value, columns[name]))

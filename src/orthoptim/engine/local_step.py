@@ -4,7 +4,7 @@ What a step works on is kept from step to step: lists of tensors, buckets, and v
 states. It is made again when something it was made from has changed.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain, compress
 from operator import attrgetter, is_
 from typing import Any
@@ -36,26 +36,26 @@ class GroupTensors:
     """The tensors of a group that a step works on, kept while its parameters and their states are the same tensors.
 
     Args:
-        group: the param group; none of its parameters is a DTensor.
+        rule: how the group is updated; none of its parameters is a DTensor.
         state: that of the optimizer.
         params: the parameters that step.
         states: their states, the tensors of one parameter after those of another.
     """
 
     def __init__(
-        self, group: Mapping[str, Any], state: Mapping[Tensor, Any], params: list[Tensor], states: list[Tensor]
+        self, rule: UpdateRule, state: Mapping[Tensor, Any], params: list[Tensor], states: list[Tensor]
     ) -> None:
         self.params, self.states = params, states
-        self._all = list(group["params"])
+        self._kinds, self._all = rule.kinds, list(rule.group["params"])
         self._missing = [param.grad is None for param in self._all]
         steps = {id(param) for param in params}
         self._steps = None if len(steps) == len(self._all) else [id(param) in steps for param in self._all]
         self._held = [state[param] for param in params]
-        self._entries = list(_entries(self._held))
+        self._names, self._entries = _names(self._held), _entries(self._held)
 
-    def grads(self, group: Mapping[str, Any], state: Mapping[Tensor, Any]) -> list[Tensor] | None:
+    def grads(self, rule: UpdateRule, state: Mapping[Tensor, Any]) -> list[Tensor] | None:
         """The gradients of ``params``; ``None`` where another tensor steps, or one with another state."""
-        if not _same(self._all, group["params"]):
+        if self._kinds != rule.kinds or not _same(self._all, rule.group["params"]):
             return None
         grads = [param.grad for param in self._all]
         if [grad is None for grad in grads] != self._missing:
@@ -63,17 +63,23 @@ class GroupTensors:
         chosen: list[Any] = grads if self._steps is None else list(compress(grads, self._steps))
         if not {torch.strided}.issuperset(map(_layout, chosen)):  # refused with a name elsewhere
             return None
-        held = list(map(state.get, self.params))
-        if not all(map(is_, held, self._held)) or not _same(self._entries, list(_entries(self._held))):
-            return None
-        return chosen
+        same = (
+            all(map(is_, map(state.get, self.params), self._held))
+            and self._names == _names(self._held)
+            and _same(self._entries, _entries(self._held))
+        )
+        return chosen if same else None
 
 
 _layout = attrgetter("layout")
 
 
-def _entries(held: Iterable[dict[str, Tensor]]) -> Iterable[Tensor]:
-    return chain.from_iterable(map(dict.values, held))
+def _names(held: list[dict[str, Tensor]]) -> list[str]:
+    return list(chain.from_iterable(held))
+
+
+def _entries(held: list[dict[str, Tensor]]) -> list[Tensor]:
+    return list(chain.from_iterable(map(dict.values, held)))
 
 
 class LocalStep:

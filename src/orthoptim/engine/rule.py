@@ -7,7 +7,7 @@ from typing import Any
 from orthoptim.base import Base, Kind
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class UpdateRule:
     """A method with the options of one of its param groups.
 

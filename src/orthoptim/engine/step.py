@@ -27,6 +27,7 @@ class Update(NamedTuple):
             holds some of them, (B,). ``None``: the engine adds up the entries of X, which over ranks takes one more
             all-reduce.
         covers_direction: whether the probe is finite only if the direction is, too.
+        finite: whether it is known that the direction and X are finite.
     """
 
     x: Tensor
@@ -35,6 +36,7 @@ class Update(NamedTuple):
     rescued: Tensor | None = None
     finiteness_probe: Tensor | None = None
     covers_direction: bool = False
+    finite: bool = False
 
     def counts(self, finite: Tensor) -> State:
         """What to add to the counters of each matrix that takes the step."""
@@ -164,22 +166,26 @@ class BlockStep:
             g = direction.whole()
             total = g.sum((-2, -1))
             direction = Direction(where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
-            probe = (update := self.update(x, direction, lr, state, t, self.group)).x.sum((-2, -1)) + total
         else:
-            update = self.update(x, direction, lr, state, t, self.group)
-            probe = _probe(direction, update)
-        del direction, t
+            total = None
+        update = self.update(x, direction, lr, state, t, self.group)
         new_state = {**new_state, **update.state}
+        if update.finite and update.rescued is None and largest is None:
+            return update.x, _count_all(state, update, new_state)
+        probe = _probe(direction, update, total)
+        del direction, t, total
         looks = can_look(x)
-        if looks and largest is None and update.rescued is None and math.isfinite(_host(probe.sum())):
-            return update.x, self._count_all(state, update, new_state)
+        far = update.rescued if looks and update.rescued is not None and bool(update.rescued.any()) else None
+        if looks and far is None and largest is None and math.isfinite(_host(probe.sum())):
+            return update.x, _count_all(state, update, new_state)
         if is_gpu(x.device.type) and largest is None and not torch.compiler.is_compiling():
             return self._keep_finite(x, update, state, new_state, probe)
         finite = probe - probe == 0  # isfinite takes four passes
         if largest is not None:
             finite = finite & (max_entry(update.x) <= largest)
-        if looks and update.rescued is not None:
-            finite = self._freeze_deficient(x, update.rescued, finite)
+        if far is not None:
+            self.rescued = far
+            finite = _freeze_deficient(x, far, finite)
         new_x = where(finite, update.x, x, out=update.x)
         kept: State = {}
         for name, value in new_state.items():
@@ -189,19 +195,6 @@ class BlockStep:
         for name, more in update.counts(finite).items():
             kept[name] = _plus(state[name], more)
         return new_x, kept
-
-    def _count_all(self, state: State, update: Update, new_state: State) -> State:
-        """The new state where all matrices take the step."""
-        held = state.values()
-        new = {
-            # what is held may be written to before it is read
-            name: value.clone() if any(value is other for other in held) else value
-            for name, value in new_state.items()
-        }
-        new["num_updates"] = state["num_updates"].add_(1)
-        if update.clipped is not None:
-            new["clipped"] = state["clipped"].add_(update.clipped)
-        return new
 
     def _keep_finite(
         self, x: Tensor, update: Update, state: State, new_state: State, probe: Tensor
@@ -221,17 +214,6 @@ class BlockStep:
             needed = any(other is state[name] for other in entries.values())
             kept[name] = where(finite, value, state[name], out=None if needed else state[name])
         return where(finite, update.x, x, out=update.x), kept
-
-    def _freeze_deficient(self, x: Tensor, rescued: Tensor, finite: Tensor) -> Tensor:
-        """Freeze the matrices that are too far away and have no full rank: no landing brings them back.
-
-        Only on a CPU, where to look at values waits for nobody; elsewhere they are counted as rescued in every step.
-        """
-        if not bool(rescued.any()):
-            return finite
-        self.rescued = rescued
-        chosen = rescued.nonzero(as_tuple=True)
-        return finite.index_put(chosen, finite[chosen] & ~is_deficient(x[chosen]))
 
 
 @pointwise
@@ -257,16 +239,41 @@ def _masked(probe: Tensor, *numbers: Tensor, flags: int) -> tuple[Tensor, ...]:
     return finite, *counted, *kept
 
 
-def _probe(direction: Direction, update: Update) -> Tensor:
+def _count_all(state: State, update: Update, new_state: State) -> State:
+    """The new state where all matrices take the step."""
+    held = set(map(id, state.values()))  # which may be written to before it is read
+    new = {name: value.clone() if id(value) in held else value for name, value in new_state.items()}
+    new["num_updates"] = state["num_updates"].add_(1)
+    if update.clipped is not None:
+        new["clipped"] = state["clipped"].add_(update.clipped)
+    return new
+
+
+def _freeze_deficient(x: Tensor, rescued: Tensor, finite: Tensor) -> Tensor:
+    """Freeze the matrices that are too far away and have no full rank: no landing brings them back.
+
+    Only on a CPU, where to look at values waits for nobody; elsewhere they are counted as rescued in every step.
+    """
+    chosen = rescued.nonzero(as_tuple=True)
+    return finite.index_put(chosen, finite[chosen] & ~is_deficient(x[chosen]))
+
+
+def _probe(direction: Direction, update: Update, total: Tensor | None) -> Tensor:
     """A number per matrix that is finite only if the direction and the new point are.
 
     A sum is finite only if its terms are (or, beyond 1e38 in all, have left the range of float32 together).
+
+    Args:
+        direction: the direction.
+        update: what the method made of it.
+        total: the sum of the direction, if it is known.
     """
     if update.covers_direction and update.finiteness_probe is not None:
         return update.finiteness_probe
-    total = direction.matrices.sum((-2, -1))
-    if direction.scale is not None:
-        total = total * direction.scale
+    if total is None:
+        total = direction.matrices.sum((-2, -1))
+        if direction.scale is not None:
+            total = total * direction.scale
     return total + update.x.sum((-2, -1))
 
 

@@ -282,7 +282,8 @@ class Orthoptimizer(Optimizer):
         return loss
 
     def _step_groups(self) -> None:
-        prepared: list[Any] = [self._kept(index, group) for index, group in enumerate(self.param_groups)]
+        rules = {rule.index: rule for rule in self._rules()}
+        prepared: list[Any] = [self._kept(rules.get(index)) for index in range(len(self.param_groups))]
         changed = [index for index, tensors in enumerate(prepared) if tensors is None]
         if changed:  # all groups are checked before one is stepped
             checks.check_gradients(self.param_groups, changed)
@@ -292,13 +293,13 @@ class Orthoptimizer(Optimizer):
             states: list[Any] = []
             self._init_group(self.param_groups[index], params, grads, states)
             prepared[index] = params, grads, states
-            self._keep(index, params, states)
+            self._keep(rules.get(index), params, states)
         local_views: Mapping[int, View] = {}
         dtensors = self._dtensors() if changed else []
         if dtensors:
             sharded = self._sharded_step()
             with full_precision(*{param.device for param in dtensors}):
-                local = sharded(self._rules(), self.state)
+                local = sharded(list(rules.values()), self.state)
             for index, work in local.items():
                 for tensors, more in zip(prepared[index], work, strict=True):
                     tensors.extend(more)
@@ -307,19 +308,19 @@ class Orthoptimizer(Optimizer):
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, params, grads, states, self.state)
             elif params:
-                self._local(self._rule(index, group), params, grads, states, local_views)
+                self._local(rules[index], params, grads, states, local_views)
 
-    def _kept(self, index: int, group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor], list[Any]] | None:
+    def _kept(self, rule: UpdateRule | None) -> tuple[list[Tensor], list[Tensor], list[Any]] | None:
         """Parameters, gradients and states of a group, as in the last step; ``None`` where others are to be stepped."""
-        kept = None if torch.compiler.is_compiling() else self._tensors.get(index)
-        grads = None if kept is None else kept.grads(group, self.state)
+        if rule is None or torch.compiler.is_compiling():
+            return None
+        kept = self._tensors.get(rule.index)
+        grads = None if kept is None else kept.grads(rule, self.state)
         return None if kept is None or grads is None else (kept.params, grads, kept.states)
 
-    def _keep(self, index: int, params: list[Tensor], states: list[Any]) -> None:
-        group = self.param_groups[index]
-        keeps = group["algorithm"] == self.algorithm and _are_plain(group["params"])
-        if keeps and not torch.compiler.is_compiling():
-            self._tensors[index] = GroupTensors(group, self.state, params, states)
+    def _keep(self, rule: UpdateRule | None, params: list[Tensor], states: list[Any]) -> None:
+        if rule is not None and _are_plain(rule.group["params"]) and not torch.compiler.is_compiling():
+            self._tensors[rule.index] = GroupTensors(rule, self.state, params, states)
 
     def state_dict(self) -> StateDict:
         """The state and the param groups as tensors, numbers, strings and containers of these."""

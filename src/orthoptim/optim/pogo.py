@@ -88,8 +88,8 @@ class POGO(Orthoptimizer):
         normalized = Base.named(group["base"]).normalized
         form = group.get("form")
         step = stiefel.pogo_step(x, direction.matrices, lr, policy, form, scale=direction.scale, normalized=normalized)
-        rescued = None if step.ordinary else step.rescued
-        return Update(step.x, {}, step.clipped, rescued, step.probe, covers_direction=step.probe is not None)
+        covers = step.probe is not None
+        return Update(step.x, {}, step.clipped, step.rescued, step.probe, covers_direction=covers, finite=step.finite)
 
     @staticmethod
     def update_entries(x: stiefel.Table, g: stiefel.Table, lr: Tensor, group: Mapping[str, Any]) -> stiefel.Unrolled:

@@ -121,4 +121,5 @@ def scale_and_land(y: Tensor, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     c = stiefel.subtract_identity(gram.mul_((scale * scale)[:, None, None]))
     landing = stiefel.land(c, _POLICY)
     new = torch.baddbmm(y, landing.q, y, alpha=landing.weight)
-    return new, landing.rescued | (scale < 1), landing.q.real.sum((-2, -1)) + mean
+    rescued = scale < 1 if landing.rescued is None else landing.rescued | (scale < 1)
+    return new, rescued, landing.q.real.sum((-2, -1)) + mean

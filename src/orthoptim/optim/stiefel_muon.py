@@ -134,7 +134,8 @@ class StiefelMuon(Orthoptimizer):
         total = trace(gram)
         # ‖C‖_F² of steps from within the bound
         leap = (x.shape[-2] * ((widest * length * length).square() + 0.25)).sqrt()
-        landing = stiefel.land(stiefel.subtract_identity(gram), policy, None if policy.clip is None else leap)
+        leaps = None if policy.clip is None else stiefel.Length(torch.ones_like(leap), clipped, leap)
+        landing = stiefel.land(stiefel.subtract_identity(gram), policy, leaps)
         q = landing.matrix()
         probe = (stiefel.square_norm(q) * total.clamp_min(0)).sqrt()
         return Update(torch.baddbmm(m, q, m), clipped=clipped, rescued=landing.rescued, finiteness_probe=probe)

@@ -23,7 +23,7 @@ from orthoptim.stiefel.geometry import (
 )
 from orthoptim.stiefel.hadamard import hadamard
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
-from orthoptim.stiefel.policies import POLICIES, Policy, Rescue, half_factors, land, policy, rescue
+from orthoptim.stiefel.policies import POLICIES, Length, Policy, Rescue, half_factors, land, policy, rescue
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, Retracted, project_where, tangent, whitening
 from orthoptim.stiefel.steps import FORMS, Step, pogo_step
 from orthoptim.stiefel.sums import ColumnSums, flatten, largest, on_one_device
@@ -37,6 +37,7 @@ __all__ = [
     "RETRACTIONS",
     "ColumnSums",
     "Direction",
+    "Length",
     "Policy",
     "Rescue",
     "Retracted",

@@ -40,16 +40,16 @@ def pogo_columns(
     if clips:
         square = direction_size(more[1] if more else sizes[0], factor)
         size = size + rounding(square, x.dtype, normalized) if more else torch.maximum(size, 0.25 * square)
-    s, clipped, leap = clip(eta, size, x.shape[-2], policy)
-    s = s[:, None, None]
+    length = clip(eta, size, x.shape[-2], policy)
+    s = length.s[:, None, None]
     c = subtract_identity(a).add_(e * s**2)
     if more:
         c.sub_(more[0] * s)
     size = trace(c) + c.shape[-1]  # ‖M‖_F²
-    landing = land(c, policy, leap)
+    landing = land(c, policy, length)
     q = landing.matrix()
     m = r.mul_(-s).add_(x)
-    step = Step(torch.baddbmm(m, q, m), clipped, landing.rescued)
+    step = Step(torch.baddbmm(m, q, m), length.clipped, landing.rescued)
     return step, (square_norm(q) * size.clamp_min(0)).sqrt()
 
 

@@ -96,32 +96,21 @@ def rescue(top: Tensor, p: int, policy: Policy, size: Tensor | None, leap: Tenso
         size: ‖C‖_F², where the policy clips.
         leap: (s‖R‖_F)², where the policy clips.
     """
-    return _rescue(top, *_sizes(size, leap), p=p, reach=policy.reach)
-
-
-def _sizes(size: Tensor | None, leap: Tensor | None) -> tuple[Tensor, ...]:
-    return () if size is None or leap is None else (size, leap)
+    return _rescue(top, *(() if size is None or leap is None else (size, leap)), p=p, reach=policy.reach)
 
 
 @pointwise
 def _rescue(top: Tensor, *sizes: Tensor, p: int, reach: float) -> Rescue:
+    """See :func:`rescue`; ``sizes`` are none, or ‖C‖_F² and (s‖R‖_F)², or ‖C‖_F², s and ‖R‖_F²."""
+    far = top > reach - 1
     # λmax(MMᴴ) ≤ tr MMᴴ ≤ p·(1 + top)
-    scale = torch.where(top > reach - 1, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
-    flag = _is_far(top, *sizes, reach=reach)
+    scale = torch.where(far, (0.5 * p * top + 0.5 * p).rsqrt_(), 1.0)
+    if sizes:
+        leap = sizes[1] if len(sizes) == 2 else sizes[1] * sizes[1] * sizes[2]
+        flag = far | (sizes[0] > leap * leap + _FAR)
+    else:
+        flag = far | (top < -0.5)
     return Rescue(scale.clamp_min(_LEAST_SCALE), (scale >= _LEAST_SCALE).to(scale.dtype), flag)
-
-
-def is_far(top: Tensor, policy: Policy, size: Tensor | None, leap: Tensor | None) -> Tensor:
-    """The flag of :func:`rescue`, for the same arguments; never set where C is not a number."""
-    return _is_far(top, *_sizes(size, leap), reach=policy.reach)
-
-
-@pointwise
-def _is_far(top: Tensor, *sizes: Tensor, reach: float) -> Tensor:
-    if not sizes:
-        return (top > reach - 1) | (top < -0.5)
-    size, leap = sizes
-    return (top > reach - 1) | (torch.addcmul(size, leap, leap, value=-1) > _FAR)
 
 
 def half_factors(rho: Tensor, lands: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,52 +120,96 @@ def half_factors(rho: Tensor, lands: Tensor) -> tuple[Tensor, Tensor]:
     return factor, factor + half + (rho - 1)
 
 
+class Length(NamedTuple):
+    """The length of a leap, one value per matrix.
+
+    Attributes:
+        s: with ‖sR‖_F ≤ τ.
+        clipped: where that is less than η; ``None`` if the policy never clips.
+        size: ‖R‖_F².
+    """
+
+    s: Tensor
+    clipped: Tensor | None
+    size: Tensor
+
+    @property
+    def square(self) -> Tensor | None:
+        """(s‖R‖_F)²; ``None`` if the policy never clips."""
+        return None if self.clipped is None else self.s * self.s * self.size
+
+
+def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
+    """Shorten leaps as the policy says; the others are shortened, too, where they would leave any manifold.
+
+    Args:
+        eta: η.
+        size: ‖R‖_F², or a bound of it.
+        p: the number of rows.
+        policy: how to land.
+    """
+    if policy.clip is None:
+        return Length(_shortened(eta, size, most=_LONGEST * p**0.5), None, size)
+    return Length(*_clipped(eta, size, most=policy.clip), size)
+
+
+@pointwise
+def _shortened(eta: Tensor, size: Tensor, *, most: float) -> Tensor:
+    """The s nearest to η with s²·size ≤ most²."""
+    info = torch.finfo(size.dtype)
+    # squares below may have been flushed to zero: then R is taken to be as large as it could be
+    cap = most * size.clamp_min(info.tiny / info.eps).rsqrt()
+    return torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
+
+
+@pointwise
+def _clipped(eta: Tensor, size: Tensor, *, most: float) -> tuple[Tensor, Tensor]:
+    """The same, and where it is not η."""
+    s = _shortened(eta, size, most=most)
+    return s, s != eta
+
+
 class Correction(NamedTuple):
     """How to land: X⁺ = M + weight·QM.
 
     Attributes:
         q: Q up to its weight, (B, p, p).
         weight: a number.
-        rescued: which matrices needed a rescue.
-        ordinary: whether it is known that none did.
-        top: the largest entry on the diagonal of C: finite only if M is.
+        rescued: which matrices needed a rescue; ``None``: none, and all are finite.
+        top: the largest entry on the diagonal of C: finite only if M is; ``None`` where that is known.
     """
 
     q: Tensor
     weight: float
-    rescued: Tensor
-    ordinary: bool
-    top: Tensor
+    rescued: Tensor | None
+    top: Tensor | None
 
     def matrix(self) -> Tensor:
         """Q with its weight."""
         return self.q if self.weight == 1 else self.q * self.weight
 
 
-def land(c: Tensor, policy: Policy, leap: Tensor | None = None) -> Correction:
+def land(c: Tensor, policy: Policy, length: Length | None = None) -> Correction:
     """How to land M, of which C = MMᴴ − I was measured.
-
-    On a CPU, where to look at values waits for nobody, what a rescue takes is computed only if a matrix needs one.
 
     Args:
         c: C, of shape (B, p, p); its memory is used.
         policy: how to land.
-        leap: (s‖R‖_F)² for each matrix, where the policy clips.
+        length: that of the leap.
     """
-    size = None if leap is None else square_norm(c)
+    size = square_norm(c) if length is not None and length.clipped is not None else None
+    if size is not None and are_near(size):
+        return Correction(c, -0.5, None, None) if policy.half else Correction(policy.correction(c), 1, None, None)
     top = c.real.diagonal(dim1=-2, dim2=-1).amax(-1)
-    if can_look(c):
-        flag = is_far(top, policy, size, leap)
-        if not bool(flag.any()):
-            q, weight = (c, -0.5) if policy.half else (policy.correction(c), 1.0)
-            return Correction(q, weight, flag, True, top)
-    sizes = _sizes(size, leap)
+    if policy.half and size is None and are_between(top, policy):
+        return Correction(c, -0.5, None, top)
+    sizes = () if size is None or length is None else (size, length.s, length.size)
     if policy.half:
         factor, shift, flag = _half_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
-        return Correction(_affine_(c, factor, shift), 1, flag, False, top)
+        return Correction(_affine_(c, factor, shift), 1, flag, top)
     factor, shift, rho, less, flag = _scaled_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
     c = _affine_(c, factor, shift)
-    return Correction(_affine_(policy.correction(c), rho, less), 1, flag, False, top)
+    return Correction(_affine_(policy.correction(c), rho, less), 1, flag, top)
 
 
 @pointwise
@@ -194,56 +227,31 @@ def _scaled_landing(top: Tensor, *sizes: Tensor, p: int, reach: float) -> tuple[
     return lands * square, lands * (square - 1), rho, rho - 1, flag
 
 
+def are_near(size: Tensor) -> bool:
+    """Whether it is known, by a look, that no matrix needs a rescue and all are finite.
+
+    On a CPU, where to look at values waits for nobody, that spares ordinary steps all that a rescue computes.
+
+    Args:
+        size: ‖C‖_F² of each matrix; at most 0.36 it bounds the diagonal of C by 0.6.
+    """
+    return can_look(size) and size.numel() > 0 and size.max().item() <= _FAR
+
+
+def are_between(top: Tensor, policy: Policy) -> bool:
+    """The same, from the largest entry on the diagonal of C, where the policy does not clip."""
+    if not can_look(top) or top.numel() == 0:
+        return False
+    low, high = torch.aminmax(top)
+    return low.item() >= -0.5 and high.item() <= policy.reach - 1
+
+
 def _affine_(a: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
     """Factor·A + shift·I, in the memory of A; the parts of complex entries by themselves, which is faster."""
     real = as_real(a)
     real.mul_(factor.reshape(-1, *[1] * (real.ndim - 1)))
     a.real.diagonal(dim1=-2, dim2=-1).add_(shift[:, None])
     return a
-
-
-class Length(NamedTuple):
-    """The length of a leap, one value per matrix.
-
-    Attributes:
-        s: with ‖sR‖_F ≤ τ.
-        clipped: where that is less than η; ``None`` if the policy never clips.
-        square: (s‖R‖_F)²; ``None`` if the policy never clips.
-    """
-
-    s: Tensor
-    clipped: Tensor | None
-    square: Tensor | None
-
-
-def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
-    """Shorten leaps as the policy says; the others are shortened, too, where they would leave any manifold.
-
-    Args:
-        eta: η.
-        size: ‖R‖_F², or a bound of it.
-        p: the number of rows.
-        policy: how to land.
-    """
-    if policy.clip is None:
-        return Length(_shortened(eta, size, most=_LONGEST * p**0.5), None, None)
-    return Length(*_clipped(eta, size, most=policy.clip))
-
-
-@pointwise
-def _shortened(eta: Tensor, size: Tensor, *, most: float) -> Tensor:
-    """The s nearest to η with s²·size ≤ most²."""
-    info = torch.finfo(size.dtype)
-    # squares below may have been flushed to zero: then R is taken to be as large as it could be
-    cap = most * size.clamp_min(info.tiny / info.eps).rsqrt()
-    return torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
-
-
-@pointwise
-def _clipped(eta: Tensor, size: Tensor, *, most: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, where it is not η, and s²·size."""
-    s = _shortened(eta, size, most=most)
-    return s, s != eta, s * s * size
 
 
 def newton_schulz(c: Tensor, steps: int) -> Tensor:
@@ -275,6 +283,15 @@ _UNCLIPPED = 100.0
 """Where the others have left the manifold for good: no sooner, so that they are what was published."""
 
 
+_FIXED = {
+    "safe": Policy(1.0, partial(newton_schulz, steps=1), half=True),
+    "strict": Policy(0.5, partial(newton_schulz, steps=3)),
+    "half": Policy(None, partial(newton_schulz, steps=1), half=True, reach=_UNCLIPPED),
+    "root": Policy(None, by_root, reach=_UNCLIPPED),
+    "argmin": Policy(None, by_argmin, reach=_UNCLIPPED),
+}
+
+
 def policy(name: str, steps: int = 2) -> Policy:
     """The policy of that name; ``steps`` is the k of ``newton-schulz``.
 
@@ -282,16 +299,8 @@ def policy(name: str, steps: int = 2) -> Policy:
         >>> policy("safe").clip
         1.0
     """
-    if name == "safe":
-        return Policy(1.0, partial(newton_schulz, steps=1), half=True)
-    if name == "strict":
-        return Policy(0.5, partial(newton_schulz, steps=3))
-    if name == "half":
-        return Policy(None, partial(newton_schulz, steps=1), half=True, reach=_UNCLIPPED)
-    if name == "root":
-        return Policy(None, by_root, reach=_UNCLIPPED)
-    if name == "argmin":
-        return Policy(None, by_argmin, reach=_UNCLIPPED)
     if name == "newton-schulz":
         return Policy(None, partial(newton_schulz, steps=steps), reach=_UNCLIPPED)
-    raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")
+    if name not in _FIXED:
+        raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")
+    return _FIXED[name]

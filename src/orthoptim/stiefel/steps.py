@@ -39,7 +39,7 @@ from torch import Tensor
 from orthoptim.pointwise import pointwise
 from orthoptim.stiefel.cost_model import choose, symmetric_levels
 from orthoptim.stiefel.geometry import as_real, max_entry, square_norm, subtract_identity
-from orthoptim.stiefel.policies import Correction, Policy, clip, land
+from orthoptim.stiefel.policies import Correction, Length, Policy, clip, land
 from orthoptim.stiefel.unrolled import unrolled
 
 
@@ -49,16 +49,16 @@ class Step(NamedTuple):
     Attributes:
         x: the new point.
         clipped: which matrices had their leap clipped (``None``: the policy never clips).
-        rescued: which were rescued.
-        ordinary: whether it is known that none was.
+        rescued: which were rescued; ``None``: none.
         probe: a number per matrix that is finite only if the new point and G are; ``None``: there is none.
+        finite: whether it is known that all of both is finite.
     """
 
     x: Tensor
     clipped: Tensor | None
-    rescued: Tensor
-    ordinary: bool = False
+    rescued: Tensor | None
     probe: Tensor | None = None
+    finite: bool = False
 
 
 class Leap(NamedTuple):
@@ -117,17 +117,18 @@ def pogo_step(
     step = FORMS[form or choose(p, n, normalized, x.device.type)](Leap(x, g, eta, factor, normalized), policy)
     if len(batch) == 1:
         return step
-    clipped = None if step.clipped is None else step.clipped.reshape(batch)
-    return step._replace(x=step.x.reshape(*batch, p, n), clipped=clipped, rescued=step.rescued.reshape(batch))
+    clipped, rescued = (None if flag is None else flag.reshape(batch) for flag in (step.clipped, step.rescued))
+    return step._replace(x=step.x.reshape(*batch, p, n), clipped=clipped, rescued=rescued)
 
 
 def direct_n(leap: Leap, policy: Policy) -> Step:
     """R through the n×n matrix S = Skew(XᴴG)."""
     x, g, eta, scale, _ = leap
     s = torch.bmm(x.mH, g)
-    skew = (s - s.mH).mul_(0.5 * scale)
+    skew = (s - s.mH).mul_(scale)
     # square matrices: into the memory of s, which is free again; fresh memory costs as much as half a product
-    r = torch.bmm(x, skew, out=s) if s.shape == x.shape else torch.bmm(x, skew)
+    r = s if s.shape == x.shape else torch.empty_like(x)
+    torch.baddbmm(r, x, skew, beta=0, alpha=0.5, out=r)
     return _leap_and_land(x, r, eta, policy)
 
 
@@ -156,15 +157,15 @@ def gram(leap: Leap, policy: Policy) -> Step:
     e = torch.baddbmm(e, b, ba - ba.mH, beta=0.25, alpha=-0.25, out=_out(e))
     factors = _tensors(_per_matrix(scale))
     size = trace(e) if policy.clip is None else _gram_size(trace(e), square, *factors)
-    s, clipped, length = clip(eta, size, x.shape[-2], policy)
-    squared, half, scaled = (each.view(-1, 1, 1) for each in _gram_factors(s, *factors))
+    length = clip(eta, size, x.shape[-2], policy)
+    squared, half, scaled = (each.view(-1, 1, 1) for each in _gram_factors(length.s, *factors))
     landing = land(subtract_identity(_plus_times(a, e, squared)), policy, length)
     # X⁺ = (I + Q)(X − s/2·(AG − BX)) = X + [Q + s/2·(I+Q)B]X − [s/2·(I+Q)A]G
     q, weight = landing.q, landing.weight
     d = _plus_times(landing.matrix(), torch.baddbmm(b, q, b, alpha=weight), half)
     f = _times_(torch.baddbmm(a, q, a, alpha=weight), scaled)
     new = torch.baddbmm(x, d, x)
-    return _landed(torch.baddbmm(new, f, g, alpha=-1, out=_out(new)), clipped, landing, policy)
+    return _landed(torch.baddbmm(new, f, g, alpha=-1, out=_out(new)), length, landing, policy)
 
 
 def tiny(leap: Leap, policy: Policy) -> Step:
@@ -174,10 +175,10 @@ def tiny(leap: Leap, policy: Policy) -> Step:
     x, g = ([list(row.unbind(0)) for row in a.unbind(0)] for a in tables)
     if torch.compiler.is_compiling():
         step = unrolled(x, g, leap.eta, scale, policy)
-        return Step(torch.stack([torch.stack(row, -1) for row in step.table], 1), step.clipped, step.rescued)
+        return Step(torch.stack([torch.stack(row, -1) for row in step.table], 1), *step[1:])
     new = tables[0].new_empty(tables[0].shape)
     step = unrolled(x, g, leap.eta, scale, policy, new)
-    return Step(new.permute(2, 0, 1), step.clipped, step.rescued, step.ordinary, step.probe)
+    return Step(new.permute(2, 0, 1), *step[1:])
 
 
 FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram, "tiny": tiny}
@@ -202,16 +203,16 @@ def _symmetric(x: Tensor, levels: int) -> Tensor:
 def _leap_and_land(x: Tensor, r: Tensor, eta: Tensor, policy: Policy, error: Tensor | None = None) -> Step:
     """From X and R, and what to add to ‖R‖_F² for its rounding error."""
     size = square_norm(r)
-    s, clipped, length = clip(eta, size if error is None else size + error, x.shape[-2], policy)
-    m = torch.addcmul(x, r, s.view(-1, 1, 1), value=-1, out=r)
+    length = clip(eta, size if error is None else size + error, x.shape[-2], policy)
+    m = torch.addcmul(x, r, length.s.view(-1, 1, 1), value=-1, out=r)
     landing = land(subtract_identity(symmetric(m)), policy, length)
-    return _landed(torch.baddbmm(m, landing.q, m, alpha=landing.weight), clipped, landing, policy)
+    return _landed(torch.baddbmm(m, landing.q, m, alpha=landing.weight), length, landing, policy)
 
 
-def _landed(x: Tensor, clipped: Tensor | None, landing: Correction, policy: Policy) -> Step:
+def _landed(x: Tensor, length: Length, landing: Correction, policy: Policy) -> Step:
     # G that is not finite makes all of R so, and M; where M is finite, a landing of known factors is
     probe = landing.top if policy.half or policy.clip is not None else None
-    return Step(x, clipped, landing.rescued, landing.ordinary, probe)
+    return Step(x, length.clipped, landing.rescued, probe, landing.rescued is None)
 
 
 @pointwise

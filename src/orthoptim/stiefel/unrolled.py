@@ -11,8 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.geometry import can_look
-from orthoptim.stiefel.policies import Policy, clip, half_factors, is_far, land, rescue
+from orthoptim.stiefel.policies import (
+    Length,
+    Policy,
+    are_between,
+    are_near,
+    clip,
+    half_factors,
+    land,
+    rescue,
+)
 
 Table = list[list[Tensor]]
 Upper = dict[tuple[int, int], Tensor]
@@ -25,9 +33,9 @@ class Unrolled(NamedTuple):
 
     table: Table
     clipped: Tensor | None
-    rescued: Tensor
-    ordinary: bool = False
+    rescued: Tensor | None
     probe: Tensor | None = None
+    finite: bool = False
 
 
 def unrolled(
@@ -46,24 +54,25 @@ def unrolled(
     p, n = len(x), len(x[0])
     wide, square, results = _slots(new, p, n)
     r = _relative_gradient(x, g, 0.5 * scale, wide, square)
-    length, clipped, leap = eta, None, None
+    length = None
     if policy.clip is not None:
-        length, clipped, leap = clip(eta, _sum_of_squares([entry for row in r for entry in row]), p, policy)
-    m = [[torch.addcmul(x[i][j], r[i][j], length, value=-1, out=wide[i * n + j]) for j in range(n)] for i in range(p)]
+        length = clip(eta, _sum_of_squares([entry for row in r for entry in row]), p, policy)
+    s = eta if length is None else length.s
+    m = [[torch.addcmul(x[i][j], r[i][j], s, value=-1, out=wide[i * n + j]) for j in range(n)] for i in range(p)]
     minus = m[0][0].new_full((), -1.0)
     pairs = [(i, j) for i in range(p) for j in range(i, p)]
     c = {
         (i, j): _sum(_rows(m, i, j), minus if i == j else None, out=slot)
         for (i, j), slot in zip(pairs, square[: len(pairs)], strict=True)
     }
-    q, weight, rescued, ordinary, top = _land(c, p, policy, leap)
+    q, weight, rescued, top = _land(c, p, policy, length)
     table = [
         [_sum([(_at(q, i, k), m[k][j]) for k in range(p)], m[i][j], results[i * n + j], weight) for j in range(n)]
         for i in range(p)
     ]
-    # of a real 1×1 matrix the step is nothing, whatever G is
-    probe = top if n > 1 or m[0][0].is_complex() else None
-    return Unrolled(table, clipped, rescued, ordinary, probe)
+    shows = n > 1 or m[0][0].is_complex()  # the step of a real 1×1 matrix is nothing, whatever G is
+    clipped = None if length is None else length.clipped
+    return Unrolled(table, clipped, rescued, top if shows else None, shows and rescued is None)
 
 
 def _slots(new: Tensor | None, p: int, n: int) -> tuple[Slots, Slots, Slots]:
@@ -103,34 +112,36 @@ def _relative_gradient(x: Table, g: Table, half: Tensor | float, wide: Slots, sq
     return r
 
 
-def _land(c: Upper, p: int, policy: Policy, leap: Tensor | None) -> tuple[Upper, float, Tensor, bool, Tensor | None]:
+def _land(c: Upper, p: int, policy: Policy, length: Length | None) -> tuple[Upper, float, Tensor | None, Tensor | None]:
     """A :class:`orthoptim.stiefel.policies.Correction` with Q as a table, in the memory of C."""
     if not policy.half:
         entries = [_at(c, i, j).flatten() for i in range(p) for j in range(p)]
-        lone = None if leap is None else leap.flatten()
+        lone = None
+        if length is not None and length.clipped is not None:
+            lone = Length(length.s.flatten(), length.clipped.flatten(), length.size.flatten())
         landing = land(torch.stack(entries, 1).reshape(-1, p, p), policy, lone)
         shape = c[0, 0].shape
         q = {(i, j): landing.q[:, i, j].reshape(shape) for i, j in c}
-        probe = None if policy.clip is None else landing.top
-        return q, landing.weight, landing.rescued.reshape(shape), landing.ordinary, probe
+        flag = None if landing.rescued is None else landing.rescued.reshape(shape)
+        return q, landing.weight, flag, None if policy.clip is None else landing.top
     diagonal = [c[i, i].real for i in range(p)]
     size = None
-    if leap is not None:
+    if length is not None:
         size = _sum_of_squares(diagonal)
         if others := [entry for (i, j), entry in c.items() if i < j]:
             size.add_(_sum_of_squares(others), alpha=2)
+        if are_near(size):
+            return c, -0.5, None, None
     top = reduce(torch.maximum, diagonal)
-    if can_look(top):
-        flag = is_far(top, policy, size, leap)
-        if not bool(flag.any()):
-            return c, -0.5, flag, True, top
-    rho, lands, flag = rescue(top, p, policy, size, leap)
+    if size is None and are_between(top, policy):
+        return c, -0.5, None, top
+    rho, lands, flag = rescue(top, p, policy, size, None if length is None else length.square)
     factor, shift = half_factors(rho, lands)
     q = {
         (i, j): torch.addcmul(shift, entry, factor, out=entry) if i == j else entry.mul_(factor)
         for (i, j), entry in c.items()
     }
-    return q, 1.0, flag, False, top
+    return q, 1.0, flag, top
 
 
 def _sum_of_squares(entries: list[Tensor]) -> Tensor:

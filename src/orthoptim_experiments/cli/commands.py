@@ -50,6 +50,9 @@ def report(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    claims: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write claim, paper, measured and verdict as Markdown.")
+    ] = None,
     plugin: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="As with `run`: what runs are of.")] = None,
 ) -> None:
     """Write a page on results: curves, table, and what the paper says against what was measured.
@@ -57,15 +60,19 @@ def report(
     The page is one HTML file with all it needs inside. Beside it, in the folder "figures", each run gets a figure like
     the paper's, in PNG and PDF.
     """
-    from orthoptim_experiments.report import describe, find_runs, write_report  # a second of imports
+    from orthoptim_experiments.report import claims_table, describe, find_runs, write_report  # a second of imports
 
     with one_line_errors():
         load_plugins(plugin)
         runs = find_runs(results or [Path("results")], tell)
         for run in runs:
             tell_defects(run)
-        for path in write_report([describe(run) for run in runs], out, figures=out.parent / "figures"):
+        sections = [describe(run) for run in runs]
+        for path in write_report(sections, out, figures=out.parent / "figures"):
             print(path)
+        if claims is not None:
+            claims.write_text(claims_table(sections), encoding="utf-8")
+            print(claims)
     if open_:
         webbrowser.open(out.resolve().as_uri())
 

@@ -205,6 +205,7 @@ def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
         nproc=nproc,
         sharded=options["sharded"],
     )
+    config |= experiment.sweep_sizes(config) if options["grid"] else {}
     arguments.check_processes(experiment, config)
     seeds = arguments.seeds(options["seeds"], experiment.scales[scale])
     rest = (options["timeout"], options["retry"], options["checkpoint_every"])
@@ -217,12 +218,13 @@ def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
 def best_of_sweep(summaries: Sequence[Summary], target: Target | None) -> str:
     """A line on the best of the contenders whose names set options; empty unless there are several.
 
-    The first at the target; in networks by what was held out for validation, bits per dimension or accuracy.
+    The first at the target; in networks the best on what was held out for validation, by accuracy or bits per
+    dimension.
     """
     swept = [each for each in summaries if ":" in each.method]
     if len(swept) < 2:
         return ""
-    for name, sign in (("validation_accuracy", -1), ("bpd", 1), ("projected_gap", 1), ("loss", 1)):
+    for name, sign in (("accuracy", -1), ("bpd", 1), ("projected_gap", 1), ("loss", 1)):
         known = {each.method: value.mean * sign for each in swept if (value := each.finals.get(name)) is not None}
         if target is not None and any(math.isfinite(each.rank) for each in swept):
             known, name = {each.method: each.rank for each in swept}, f"time to {target.value:.0e}"

@@ -161,6 +161,10 @@ class Experiment(ABC):
             ValueError: if it cannot be had; the message is one line for the user.
         """
 
+    def sweep_sizes(self, config: Config) -> dict[str, Any]:
+        """What a sweep over hyperparameters adds to the configuration: what it is to be validated on."""
+        return {}
+
     def arithmetic(self, config: Config, method: str) -> AbstractContextManager[Any]:
         """The context in which a method advances."""
         return nullcontext()

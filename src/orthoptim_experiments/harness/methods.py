@@ -118,18 +118,6 @@ def _pogo(ending: str, summary: str, colour: str, dash: Dash, **fixed: Any) -> M
     return Method(f"POGO{ending}", summary, oo.POGO, colour, dash, fixed=fixed)
 
 
-def _sgdg(params: Params, lr: float, momentum: float = 0.9) -> torch.optim.Optimizer:
-    """Cayley SGD with the defects of the programs that are passed around."""
-    from orthoptim_experiments.problems.rotations.sgdg import SGDG
-
-    return SGDG(params, lr, momentum)
-
-
-def _nothing(params: Params) -> torch.optim.Optimizer:
-    """For contenders that learn nothing."""
-    return torch.optim.SGD(params, lr=0.0)
-
-
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -147,19 +135,6 @@ METHODS: dict[str, Method] = {
         Method(
             "StiefelMuon", "spectral steps: every direction turns by the same angle", oo.StiefelMuon, "#661100", "dot"
         ),
-        Method("POGO-SGD", "POGO with momentum", oo.POGO, "#117733", "dash", fixed={"base": "SGD"}),
-        Method("StiefelMuon", "matrix sign of the tangent momentum, landed", oo.StiefelMuon, "#AA4499"),
-        Method(
-            "RGD-cayley",
-            "Riemannian gradient descent by Cayley's transform",
-            oo.RGD,
-            "#88CCEE",
-            fixed={"retraction": "cayley"},
-        ),
-        Method("SGDG", "Cayley SGD as programs pass it around", _sgdg, "#DDCC77", "dash"),
-        Method("none", "no rotation", _nothing, "#000000"),
-        Method("random", "random orthogonal matrices", _nothing, "#666666"),
-        Method("hadamard", "random Hadamard matrices", _nothing, "#BBBBBB"),
         Method("Adam", "unconstrained, for reference", torch.optim.Adam, "#000000", "dot"),
         Method("pogo-torch", "the authors' POGO (peer)", peers.pogo_torch, "#888888", "dashdot", peer="pogo"),
         Method("geoopt", "geoopt's RiemannianAdam (peer)", peers.Geoopt, "#DDCC77", "dashdot", peer="geoopt"),
@@ -171,6 +146,9 @@ METHODS: dict[str, Method] = {
         ),
     )
 }
+
+STANDARD = tuple(METHODS)
+"""Those that are known before an experiment or a plugin adds its own."""
 
 LANDINGS = ("POGO-safe", "POGO-strict", "POGO-root", "POGO-argmin")
 """The paper's POGO, but for the landing."""

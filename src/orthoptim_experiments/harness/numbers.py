@@ -61,7 +61,7 @@ def _digits(value: float) -> str:
 
 
 _FORMATS = {
-    **dict.fromkeys(("accuracy", "tta_accuracy", "validation_accuracy", "optimizer_share"), ".1%"),
+    **dict.fromkeys(("accuracy", "tta_accuracy", "optimizer_share"), ".1%"),
     **dict.fromkeys(("bpd", "test_bpd", "train_bpd"), ".3f"),
     "images_per_second": ".0f",
 }

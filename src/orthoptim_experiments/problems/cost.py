@@ -79,8 +79,8 @@ def _logits(model: torch.nn.Module, count: int) -> Tensor:
 
 
 def _likelihood(model: torch.nn.Module, count: int) -> Tensor:
-    states: Any = model.states
-    loss: Tensor = -model(torch.randint(states, (count, 1, 28, 28), dtype=torch.uint8)).mean()
+    assert isinstance(model, SquaredUnitaryCircuit)
+    loss: Tensor = -model(torch.randint(model.states, (count, 1, 28, 28), dtype=torch.uint8)).mean()
     return loss
 
 

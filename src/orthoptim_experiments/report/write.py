@@ -6,10 +6,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from orthoptim.atomic import write
+from orthoptim_experiments.harness.claims import words
 from orthoptim_experiments.harness.export import csv_text
 from orthoptim_experiments.harness.filenames import refuse_link
+from orthoptim_experiments.harness.panels import Panel
 from orthoptim_experiments.harness.record_reader import load
-from orthoptim_experiments.harness.records import ResultsError, Run
+from orthoptim_experiments.harness.records import ResultsError, Run, Trial
 from orthoptim_experiments.report.figures import save_figure
 from orthoptim_experiments.report.page import render
 from orthoptim_experiments.report.section import Section, distinct
@@ -58,21 +60,26 @@ def write_report(sections: Sequence[Section], out: Path, figures: Path | None = 
         OSError: If a file cannot be written.
     """
     sections = distinct(sections)
-    links, beside = {}, []
-    if figures is not None:
-        refuse_link(figures)
-        for section in sections:
-            files = [*write_figures(section, figures), figures / f"{section.anchor}.csv"]
-            write(files[-1], csv_text(section.run).encode())
-            links[section.anchor] = {
-                {"png": "figure (PNG)", "pdf": "figure (PDF)", "csv": "every record (CSV)"}[path.suffix[1:]]: quote(
-                    os.path.relpath(path, out.parent)
-                )
-                for path in files
-            }
-            beside += files
+    written = [out]
+    if figures is None:
+        write(out, render(sections).encode())
+        return written
+    refuse_link(figures)
+    folder = quote(os.path.relpath(figures, out.parent))
+    links = {section.anchor: _links(section, folder) for section in sections}
     write(out, render(sections, links).encode())
-    return [out, *beside]
+    for section in sections:
+        table = figures / f"{section.anchor}.csv"
+        written += [*write_figures(section, figures), table]
+        write(table, csv_text(section.run).encode())
+    return written
+
+
+def _links(section: Section, folder: str) -> dict[str, str]:
+    """The files beside the page, by what they are."""
+    endings = {"figure (PNG)": "png", "figure (PDF)": "pdf"} if _panels(section) else {}
+    stem = quote(section.anchor)
+    return {name: f"{folder}/{stem}.{ending}" for name, ending in {**endings, "every record (CSV)": "csv"}.items()}
 
 
 def write_figures(section: Section, folder: Path) -> list[Path]:
@@ -81,7 +88,24 @@ def write_figures(section: Section, folder: Path) -> list[Path]:
     Raises:
         OSError: If a file cannot be written.
     """
+    panels = _panels(section)
+    return save_figure(refuse_link(folder) / section.anchor, panels) if panels else []
+
+
+def _panels(section: Section) -> list[tuple[Sequence[Trial], Panel]]:
+    """The panels whose quantities were recorded."""
     trials = section.run.trials
     present = {name for trial in trials for name in trial.records}
-    panels = [(trials, panel) for panel in section.panels if panel.y in present]
-    return save_figure(refuse_link(folder) / section.anchor, panels) if panels else []
+    return [(trials, panel) for panel in section.panels if panel.y in present]
+
+
+def claims_table(sections: Sequence[Section]) -> str:
+    """A table in Markdown: each claim, its words in the paper, what was measured in these runs, and the verdict."""
+    lines = ["| experiment | claim | the paper | here | verdict |", "|---|---|---|---|---|"]
+    for section in sections:
+        where = f"{section.title}, {'paper size' if section.paper_scale else section.run.config.get('scale', '')}"
+        for claim, found in section.findings:
+            said = f"“{claim.quote}” ({claim.place})" if claim.quote else claim.place or "ours"
+            cells = (where, claim.says, said, found.measured, words(found, section.paper_scale))
+            lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from orthoptim_experiments.harness import record_reader
-from orthoptim_experiments.harness.methods import METHODS
+from orthoptim_experiments.harness.methods import STANDARD
 from orthoptim_experiments.harness.panels import PAPER, Panel
 from orthoptim_experiments.harness.records import Trial
 from orthoptim_experiments.report.figures import draw, save_figure
@@ -139,7 +139,7 @@ def test_many_panels_make_rows(trials):
 
 
 def test_in_grey_lines_of_the_methods_differ():
-    looks = [(style_of(name).dash, style_of(name).marker) for name in METHODS]
+    looks = [(style_of(name).dash, style_of(name).marker) for name in STANDARD]
     assert len(set(looks)) == len(looks)
 
 
@@ -154,7 +154,7 @@ def test_on_a_dark_ground_every_colour_stands_out_and_they_differ():
             lights.append(0.2126 * red + 0.7152 * green + 0.0722 * blue)
         return (max(lights) + 0.05) / (min(lights) + 0.05)
 
-    colours = [style_of(name).colour_on_dark for name in METHODS]
+    colours = [style_of(name).colour_on_dark for name in STANDARD]
     assert all(contrast(colour, "#171715") >= 3 for colour in colours)
     assert all(one != other for one, other in itertools.combinations(colours, 2))
 

@@ -203,6 +203,16 @@ def test_the_experiment_says_what_to_show(here):
     assert shades == {"gap": None, "projected_gap": None, "distance": pytest.approx(10 * 2**-24 * 375)}
 
 
+def test_claims_as_a_table_in_markdown(here):
+    path = write_run(here / "run.jsonl", **SMALL)
+    result = report(path, "--claims", here / "claims.md")
+    assert result.exit_code == 0, result.output
+    lines = (here / "claims.md").read_text().splitlines()
+    assert len(lines) == 2 + len(EXPERIMENTS["pca"].claims)
+    assert "“we see that POGO and LandingPC converge first” (§5.1, Online PCA)" in lines[2]
+    assert {line.count(" | ") for line in lines[2:]} == {4}
+
+
 def test_an_unknown_experiment_is_shown_with_all_its_columns(here):
     lines = list(run_lines("mine", **SMALL))
     for line in lines:

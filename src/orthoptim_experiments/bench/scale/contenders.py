@@ -31,6 +31,7 @@ class Contender(NamedTuple):
         step: a step.
         state: the bytes of what is kept on this rank from one step to the next; asked for after a step.
         owned: for each rank, how many entries the matrices have that are sent to it whole.
+        work: for each rank, the sum of p²n over these matrices.
         out: how many numbers go to the owner of a matrix, for each of its entries.
         back: and how many come back.
         plan: by which strategies; none but for the library itself.
@@ -39,6 +40,7 @@ class Contender(NamedTuple):
     step: Step
     state: Callable[[], int]
     owned: list[int]
+    work: list[int]
     out: int
     back: int
     plan: Plan
@@ -47,15 +49,17 @@ class Contender(NamedTuple):
 def ours(params: list[Parameter]) -> Contender:
     """POGO with its default base and landing."""
     optimizer = oo.POGO(params, LR)
-    owned = [0] * dist.get_world_size()
+    owned, work = [0] * dist.get_world_size(), [0] * dist.get_world_size()
     plan = optimizer.plan()
     for part in (part for parts in optimizer._sharded_step().rounds for part in parts):
         for rank, (first, last) in enumerate(part.owners):
             owned[rank] += (last - first) * part.p * part.n
+            work[rank] += (last - first) * part.p**2 * part.n
     return Contender(
         optimizer.step,
         lambda: nbytes(tensor for state in optimizer.state.values() for tensor in state.values()),
         owned,
+        work,
         2,
         1,
         plan,
@@ -78,7 +82,15 @@ def gather(params: list[Parameter]) -> Contender:
             elif param.numel():
                 param.copy_(_pogo(param, moment, scales[i]))
 
-    return Contender(step, lambda: nbytes(iter([*moments, squares])), [0] * dist.get_world_size(), 0, 0, Plan())
+    return Contender(
+        step,
+        lambda: nbytes(iter([*moments, squares])),
+        [0] * dist.get_world_size(),
+        [0] * dist.get_world_size(),
+        0,
+        0,
+        Plan(),
+    )
 
 
 def owner(params: list[Parameter]) -> Contender:
@@ -90,7 +102,7 @@ def owner(params: list[Parameter]) -> Contender:
         for i, (param, moment) in enumerate(zip(local, moments, strict=True)):
             _by_owner(params[i], [param, moment], param, i, lambda x, g, scale=scales[i]: _pogo(x, g, scale))
 
-    return Contender(step, lambda: nbytes(iter([*moments, squares])), _in_turn(params), 2, 1, Plan())
+    return Contender(step, lambda: nbytes(iter([*moments, squares])), *_in_turn(params), 2, 1, Plan())
 
 
 def muon(params: list[Parameter]) -> Contender:
@@ -105,7 +117,7 @@ def muon(params: list[Parameter]) -> Contender:
             _by_owner(param, [grad.lerp(moments[i], 0.95)], update, i, _polar)
             local.sub_(update, alpha=LR)
 
-    return Contender(step, lambda: nbytes(iter(moments)), _in_turn(params), 1, 1, Plan())
+    return Contender(step, lambda: nbytes(iter(moments)), *_in_turn(params), 1, 1, Plan())
 
 
 CONTENDERS: dict[str, Callable[[list[Parameter]], Contender]] = {
@@ -131,13 +143,14 @@ def _shards(whole: Tensor, dim: int) -> list[Tensor]:
     return shards + [whole.narrow(dim, 0, 0)] * (size - len(shards))
 
 
-def _in_turn(params: list[Parameter]) -> list[int]:
-    """The entries that each rank owns, if parameter i is that of rank i, modulo their number."""
+def _in_turn(params: list[Parameter]) -> tuple[list[int], list[int]]:
+    """The entries and the work of each rank, if parameter i is that of rank i, modulo their number."""
     size = dist.get_world_size()
-    owned = [0] * size
+    owned, work = [0] * size, [0] * size
     for i, param in enumerate(params):
         owned[i % size] += param.numel() * _is_cut(param.data)
-    return owned
+        work[i % size] += param.numel() * min(param.shape[-2:]) * _is_cut(param.data)
+    return owned, work
 
 
 def _state(params: list[Parameter]) -> tuple[list[Tensor], Tensor]:

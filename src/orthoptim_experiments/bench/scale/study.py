@@ -1,5 +1,6 @@
 """The study: every contender, for models and world sizes, measured on the rank that communicates most."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -26,8 +27,9 @@ class Figures(NamedTuple):
         expected_received: by the closed formulas.
         extra: bytes that the step allocates at most, beyond parameters, gradients and state.
         state: bytes that are kept from one step to the next.
-        flops: of matrix products.
+        flops: of matrix products, on the rank that has most of them.
         operations: of torch, on the host.
+        host: seconds of the host for a step, the least of three; of the library alone.
     """
 
     rank: int
@@ -41,6 +43,7 @@ class Figures(NamedTuple):
     state: int
     flops: int
     operations: int
+    host: float = 0.0
 
 
 class Row(NamedTuple):
@@ -106,10 +109,15 @@ def _measure(name: str, case: Case, rank: int | None) -> tuple[dict[str, int], F
     with fake_world(rank or 0, case.world) as mesh:
         contender = CONTENDERS[name](parameters(case, mesh))
         busiest = _busiest(contender, case) if rank is None else rank
+        hardest = contender.work.index(max(contender.work)) if rank is None else rank
         figures = _count(contender, case, busiest) if busiest == (rank or 0) else None
     if figures is None:
         with fake_world(busiest, case.world) as mesh:
             figures = _count(CONTENDERS[name](parameters(case, mesh)), case, busiest)
+    if hardest != busiest:
+        with fake_world(hardest, case.world) as mesh:
+            flops = _count(CONTENDERS[name](parameters(case, mesh)), case, hardest).flops
+        figures = figures._replace(flops=max(flops, figures.flops))
     strategies: Counter[str] = Counter()
     for bucket in contender.plan:
         strategies[bucket.strategy] += bucket.matrices
@@ -125,6 +133,14 @@ def _busiest(contender: Contender, case: Case) -> int:
 def _count(contender: Contender, case: Case, rank: int) -> Figures:
     with torch.no_grad(), Tally() as tally:
         contender.step()
+    host = 0.0
+    if contender.plan:
+        seconds = []
+        for _ in range(3):
+            began = time.process_time()
+            contender.step()
+            seconds.append(time.process_time() - began)
+        host = min(seconds)
     return Figures(
         rank,
         contender.owned[rank],
@@ -136,6 +152,7 @@ def _count(contender: Contender, case: Case, rank: int) -> Figures:
         contender.state(),
         tally.flops,
         tally.operations,
+        host,
     )
 
 

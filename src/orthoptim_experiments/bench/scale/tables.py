@@ -13,7 +13,9 @@ from orthoptim_experiments.bench.scale.study import Row, check, compare
 CAPTION = (
     "One step in float32, measured on the rank that moves most. calls: collectives. mean: bytes that ranks send on "
     "average, by formula. extra: the most memory of the step beyond parameters, gradients and state. TFLOP: of matrix "
-    "products. first dim: FSDP2's own placement. long dim: that of long_dim_placement."
+    "products, on the rank that has most of them. host: processor time of Python for a step on the meta device, whose "
+    "operations are slower to launch than those of a GPU. first dim: FSDP2's own placement. long dim: that of "
+    "long_dim_placement."
 )
 _WIDTH = 112  # of a table; a line that is longer than the terminal is still better than figures that are cut off
 
@@ -49,7 +51,7 @@ def _empty_table(name: str) -> Table:
     table.add_column("ranks", justify="right", no_wrap=True)
     table.add_column("contender", no_wrap=True)
     table.add_column("strategy")
-    for column in ("calls", "sent", "received", "mean", "extra", "state", "TFLOP"):
+    for column in ("calls", "sent", "received", "mean", "extra", "state", "TFLOP", "host"):
         table.add_column(column, justify="right", no_wrap=True)
     return table
 
@@ -68,6 +70,7 @@ def _cells(row: Row) -> list[str]:
         size(figures.extra),
         size(figures.state),
         f"{figures.flops / 1e12:.3g}",
+        f"{1e3 * figures.host:.0f} ms" if figures.host else "",
     ]
 
 

@@ -1,6 +1,6 @@
 """What the experiments on image classifiers share."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from orthoptim_experiments.harness.experiment import Config, Experiment
 from orthoptim_experiments.harness.panels import Panel
@@ -19,6 +19,10 @@ class ClassificationExperiment(Experiment):
         "optimizer_share",
         "images_per_second",
     )
+
+    def sweep_sizes(self, config: Config) -> dict[str, Any]:
+        """A tenth of the training images is held out and takes the place of the test images, which no sweep sees."""
+        return {"held_out": config["train_images"] // 10}
 
     def prepare(self, config: Config) -> None:
         """See :meth:`Experiment.prepare`: load the images, and check that a batch can be taken from them."""

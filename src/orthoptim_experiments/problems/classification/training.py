@@ -15,9 +15,17 @@ from orthoptim.views import View
 from orthoptim_experiments.harness import ranks, sharding
 from orthoptim_experiments.harness.clock import synchronize
 from orthoptim_experiments.harness.experiment import Config, Outcome, Problem
-from orthoptim_experiments.problems.datasets import BatchLoader, Images, derive_seed, normalize
+from orthoptim_experiments.problems.datasets import BatchLoader, Dataset, Images, derive_seed, normalize
 
 TEST_BATCH = 500
+
+
+def split_images(config: Config, data: Dataset) -> tuple[Images, Images]:
+    """Images to train on and to test on; in a sweep the latter are the last ``held_out`` of the former."""
+    train, held_out = data.train.first(config["train_images"]), config.get("held_out", 0)
+    if not held_out:
+        return train, data.test.first(config["test_images"])
+    return train.first(len(train.labels) - held_out), Images(train.pixels[-held_out:], train.labels[-held_out:])
 
 
 class Training(Problem):

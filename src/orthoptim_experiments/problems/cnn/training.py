@@ -11,7 +11,7 @@ import orthoptim as oo
 from orthoptim.literals import Init
 from orthoptim_experiments.harness import ranks, sharding
 from orthoptim_experiments.harness.experiment import DTYPES, Config
-from orthoptim_experiments.problems.classification.training import Training
+from orthoptim_experiments.problems.classification.training import Training, split_images
 from orthoptim_experiments.problems.cnn.model import WHITENING_IMAGES, ConvNet
 from orthoptim_experiments.problems.datasets import BatchLoader, generator, load, normalize
 
@@ -49,7 +49,7 @@ class CnnTraining(Training):
 
     def __init__(self, config: Config, constrained: bool, seed: int) -> None:
         data, device, batch_size = load(config["dataset"]), config["device"], config["batch_size"]
-        train, test = data.train.first(config["train_images"]), data.test.first(config["test_images"])
+        train, test = split_images(config, data)
         augmented: dict[str, Any] = {"alternate_flips": True, "pad": 2, "seed": seed}
         part = ranks.local_slice(batch_size)
         loader = BatchLoader(train.to(device), batch_size, data.mean, data.std, **augmented, part=part)

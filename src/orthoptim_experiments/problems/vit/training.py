@@ -4,7 +4,7 @@ import torch
 
 import orthoptim as oo
 from orthoptim_experiments.harness.experiment import Config
-from orthoptim_experiments.problems.classification.training import Training
+from orthoptim_experiments.problems.classification.training import Training, split_images
 from orthoptim_experiments.problems.datasets import BatchLoader, load
 from orthoptim_experiments.problems.vit.model import OViT
 
@@ -26,7 +26,7 @@ class VitTraining(Training):
 
     def __init__(self, config: Config, constrained: bool, seed: int) -> None:
         data, device = load(config["dataset"]), config["device"]
-        train, test = data.train.first(config["train_images"]), data.test.first(config["test_images"])
+        train, test = split_images(config, data)
         loader = BatchLoader(train.to(device), config["batch_size"], HALF, HALF, seed=seed)
         model = make_model(config, seed).to(device)
         studied = {param for group in oo.param_groups(model, ATTENTION, rest=None) for param in group["params"]}

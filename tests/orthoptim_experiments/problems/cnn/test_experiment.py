@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from orthoptim_experiments.problems.classification.training import split_images
+from orthoptim_experiments.problems.datasets import load
 from tests.orthoptim_experiments.helpers import COMMAND, invoke, the_run
 
 SMALL = ["--scale", "tiny", "--threads", "1", "--train-images", "200", "--batch-size", "50"]
@@ -26,6 +28,21 @@ def test_options_of_cnn(tmp_path):
     assert pogo.records["max_distance"][-1] < 1e-2
     assert "distance" not in adam.records
     assert "accuracy" in result.stdout
+
+
+def test_a_sweep_is_validated_on_images_that_are_held_out_and_names_the_best(tmp_path):
+    options = ["--epochs", 1, "--widths", "8,8,8", "--methods", "RGD", "--grid", "RGD.lr=0.0001,0.01"]
+    result = invoke("run", "cnn", *SMALL, *options, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    found = the_run(tmp_path)
+    assert found.config["held_out"] == 20
+    last = {trial.method: trial.records["accuracy"][-1] for trial in found.trials}
+    assert f"best of the sweep: {max(last, key=last.get)}, by accuracy, of 2 contenders" in result.stdout
+    data, config = load("digits"), {"train_images": 200, "test_images": 30}
+    train, held_out = split_images({**config, "held_out": 20}, data)
+    assert (len(train.labels), len(held_out.labels)) == (180, 20)
+    assert held_out.labels.equal(data.train.labels[180:200])
+    assert split_images(config, data)[1].labels.equal(data.test.labels[:30])
 
 
 def test_options_of_vit(tmp_path):
