@@ -292,7 +292,7 @@ class LocalPlan:
         columns = (
             {name: states[i :: len(rule.state_names)] for i, name in enumerate(rule.state_names)} if states else {}
         )
-        steps = division.firsts(columns.pop("step", []))
+        steps = division.firsts(columns.pop("step")) if states else []
         columns = {name: division.state(name, listed, rule.kinds) for name, listed in columns.items()}
         parts, names = division.entries(params), division.owners(names)
         self.buckets = [
