@@ -7,10 +7,21 @@ from orthoptim_experiments.problems.pca.experiment import PCA
 from orthoptim_experiments.problems.precision.experiment import Precision
 from orthoptim_experiments.problems.procrustes.experiment import Procrustes
 from orthoptim_experiments.problems.rotations.experiment import RotationExperiment
+from orthoptim_experiments.problems.spectral.experiment import Spectral
 from orthoptim_experiments.problems.stepsize.experiment import StepSize
 from orthoptim_experiments.problems.vit.experiment import ViT
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (CNN(), PCA(), Precision(), Procrustes(), Circuits(), StepSize(), ViT(), RotationExperiment())
+    for experiment in (
+        CNN(),
+        PCA(),
+        Precision(),
+        Procrustes(),
+        Circuits(),
+        StepSize(),
+        ViT(),
+        RotationExperiment(),
+        Spectral(),
+    )
 }

@@ -1,0 +1,1 @@
+"""Spectral steps against steps in the Frobenius norm, with equal tuning."""

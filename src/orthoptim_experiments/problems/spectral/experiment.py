@@ -1,0 +1,128 @@
+"""StiefelMuon against POGO with VAdam: both normalise their steps, in the spectral and in the Frobenius norm."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from orthoptim_experiments.harness.claims import Claim, Verdict, requires, verdict
+from orthoptim_experiments.harness.experiment import Config, Experiment, Problem, Scale
+from orthoptim_experiments.harness.methods import Options
+from orthoptim_experiments.harness.panels import Panel
+from orthoptim_experiments.harness.records import Run
+from orthoptim_experiments.problems.matrix import MatrixProblem
+from orthoptim_experiments.problems.pca.problem import PCAProblem
+from orthoptim_experiments.problems.procrustes.problem import ProcrustesProblem
+from orthoptim_experiments.problems.rotations.claims import last, paired
+from orthoptim_experiments.problems.spectral import contenders  # noqa: F401  (registers its methods)
+
+
+class Decaying(Problem):
+    """A problem in one matrix with a learning rate that falls linearly to zero: normalised steps do not shrink else.
+
+    Args:
+        problem: the problem.
+    """
+
+    def __init__(self, problem: MatrixProblem) -> None:
+        self.problem = problem
+        self.budget = problem.budget
+        self.rates: list[float] = []
+
+    def parameters(self) -> list[torch.Tensor]:
+        """The matrix."""
+        return self.problem.parameters()
+
+    def begin(self, optimizer: torch.optim.Optimizer) -> None:
+        """See :meth:`Problem.begin`."""
+        super().begin(optimizer)
+        self.problem.begin(optimizer)
+        self.rates = [group["lr"] for group in optimizer.param_groups]
+
+    def advance(self) -> None:
+        """See :meth:`Problem.advance`."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * (1 - self.step / self.budget)
+        self.problem.advance()
+        self.step = self.problem.step
+
+    def due(self) -> bool:
+        """See :meth:`Problem.due`."""
+        return self.problem.due()
+
+    def evaluate(self) -> dict[str, float]:
+        """That of the problem, and the logarithm of the gap, whose differences are compared."""
+        values = self.problem.evaluate()
+        return {**values, "log_gap": math.log10(max(values["projected_gap"], 1e-16))}
+
+    def outcome(self) -> Any:
+        """See :meth:`Problem.outcome`."""
+        return self.problem.outcome()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :meth:`Problem.state_dict`."""
+        return self.problem.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See :meth:`Problem.load_state_dict`."""
+        self.problem.load_state_dict(state)
+        self.step = self.problem.step
+
+
+@requires("StiefelMuon", "POGO-VAdam")
+def spectral_wins(run: Run) -> Verdict:
+    """Whether the interval of the difference of log₁₀ gaps, paired by seed, lies below zero."""
+    mean, half, count = paired(run, "StiefelMuon", "POGO-VAdam", "log_gap")
+    parts = [
+        f"{method} {', '.join(f'{value:.2f}' for value in last(run, method, 'log_gap').values())}"
+        for method in _METHODS
+    ]
+    text = f"log₁₀ of the gap: {'; '.join(parts)}; StiefelMuon − POGO-VAdam {mean:+.2f} ± {half:.2f} ({count} seeds)"
+    return verdict(mean + half < 0, text)
+
+
+_METHODS = ("StiefelMuon", "POGO-VAdam")
+
+
+class Spectral(Experiment):
+    """See the module."""
+
+    name = "spectral"
+    title = "Spectral steps"
+    about = """
+Online PCA and orthogonal Procrustes (see `orthoptim run pca` and `run procrustes`) in 300 steps, with a learning rate
+that falls linearly to zero, by StiefelMuon and by POGO with VAdam. Both had five rates on a seed that is not reported.
+"""
+    scales: ClassVar = {
+        "tiny": Scale(
+            "12×16, for tests", seeds=2, sizes={"p": 12, "n": 16, "budget": 40, "stride": 20, "tolerance": 0.0}
+        ),
+        "laptop": Scale(
+            "PCA 90×120, Procrustes 120×120",
+            seeds=3,
+            sizes={"p": 90, "n": 120, "budget": 300, "stride": 100, "tolerance": 0.0},
+        ),
+        "paper": Scale(
+            "PCA 1500×2000, Procrustes 2000×2000",
+            seeds=3,
+            sizes={"p": 1500, "n": 2000, "budget": 300, "stride": 100, "tolerance": 0.0},
+        ),
+    }
+    variants: ClassVar = {"pca": "online PCA, A = QDQᵀ", "procrustes": "orthogonal Procrustes"}
+    default_methods = _METHODS
+    claims = (Claim("StiefelMuon ends nearer to the optimum than POGO with VAdam", spectral_wins),)
+    panels = (Panel("step", "projected_gap"), Panel("time", "projected_gap"), Panel("step", "distance"))
+    columns = ("projected_gap", "distance", "processor_time")
+
+    def methods(self, config: Config) -> dict[str, Options]:
+        """The best of five rates on seed 1000, see docs/methods/stiefelmuon.md."""
+        if config["variant"] == "pca":
+            return {"StiefelMuon": {"lr": 0.03}, "POGO-VAdam": {"lr": 0.5}}
+        return {"StiefelMuon": {"lr": 0.03}, "POGO-VAdam": {"lr": 0.5}}
+
+    def problem(self, config: Config, method: str, seed: int) -> Decaying:
+        """See :meth:`Experiment.problem`."""
+        if config["variant"] == "pca":
+            return Decaying(PCAProblem({**config, "variant": "paper"}, seed, config["dtype"]))
+        return Decaying(ProcrustesProblem(config, seed, config["dtype"]))
