@@ -118,8 +118,8 @@ that falls linearly to zero, by StiefelMuon and by POGO with VAdam. Both had fiv
     def methods(self, config: Config) -> dict[str, Options]:
         """The best of five rates on seed 1000, see docs/methods/stiefelmuon.md."""
         if config["variant"] == "pca":
-            return {"StiefelMuon": {"lr": 0.03}, "POGO-VAdam": {"lr": 0.5}}
-        return {"StiefelMuon": {"lr": 0.03}, "POGO-VAdam": {"lr": 0.5}}
+            return {"StiefelMuon": {"lr": 0.03}, "POGO-VAdam": {"lr": 30.0}}
+        return {"StiefelMuon": {"lr": 0.03}, "POGO-VAdam": {"lr": 3.0}}
 
     def problem(self, config: Config, method: str, seed: int) -> Decaying:
         """See :meth:`Experiment.problem`."""
