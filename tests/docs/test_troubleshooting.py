@@ -27,6 +27,8 @@ def messages():
             if not (isinstance(call, ast.Call) and call.args):
                 continue
             called = getattr(call.func, "id", getattr(call.func, "attr", ""))
+            if called.startswith("_"):
+                continue  # caught inside of the library
             if isinstance(node, ast.Raise) or called == "warn_user":
                 text = template(call.args[0])
                 if text and not re.fullmatch(rf"[{GAP} .:']*(parameter|the tensor)?[{GAP} ]*", text):

@@ -79,4 +79,4 @@ def _scale(
     least = torch.finfo(square.dtype).tiny ** 0.5
     if eps < least:
         root = root.clamp_min(least)
-    return 1 / (bias_correction(beta1, t) * (root + eps)), exp_avg_sq
+    return (bias_correction(beta1, t) * (root + eps)).reciprocal(), exp_avg_sq

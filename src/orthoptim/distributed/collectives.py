@@ -121,6 +121,7 @@ class _Round:
         # Groups are served in this order, also by ranks that have no part in some of the jobs: no two wait for each
         # other.
         self._order: dict[tuple[dist.ProcessGroup, torch.device], int] = {}
+        self._numbers = {job: number for number, job in enumerate(jobs)}
         self._waiting: list[tuple[Job, Request]] = []
         self._under_way: list[tuple[list[Job], Callable[[], Sequence[Answer]]]] = []
         for job in jobs:
@@ -138,7 +139,8 @@ class _Round:
         if stage > last:
             return
         routes: dict[tuple[dist.ProcessGroup, torch.device], list[tuple[Job, Request]]] = {}
-        for job, request in self._waiting:
+        # in the order of jobs: a rank without a share of a bucket comes to its last stage before the others do
+        for job, request in sorted(self._waiting, key=lambda waiting: self._numbers[waiting[0]]):
             if request.stage == stage:
                 routes.setdefault((job.group_of(request), job.device), []).append((job, request))
         self._waiting = [(job, request) for job, request in self._waiting if request.stage != stage]

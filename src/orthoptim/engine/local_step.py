@@ -315,7 +315,7 @@ class LocalPlan:
         self.division = division if views else None
         self.owners = division.owners(params)
         self.params, self.states = params, states
-        self._options, self._state_names = rule.options, rule.state_names
+        self._options, self._state_kinds = rule.options, rule.kinds
         self._rates: dict[Hashable, tuple[float, Tensor]] = {}
         if not torch.compiler.is_compiling():
             self._kinds = list(map(_kind, params))
@@ -325,7 +325,7 @@ class LocalPlan:
         """Whether nothing has changed that the plan was made from."""
         return (
             self._options == rule.options
-            and self._state_names == rule.state_names
+            and self._state_kinds == rule.kinds
             and (self.params is params or _same(self.params, params))
             and (self.states is states or _same(self.states, states))
             and self._kinds == list(map(_kind, params))

@@ -30,9 +30,12 @@ def pogo_torch(momentum: float | None) -> Callable[[list[Tensor]], Step]:
 
         batches = []
         for param in params:
-            batch = torch.nn.Parameter(param.detach().reshape(-1, *param.shape[-2:]))
             assert param.grad is not None
-            batch.grad = param.grad.reshape(batch.shape)
+            x, grad = (a.reshape(-1, *param.shape[-2:]) for a in (param.detach(), param.grad))
+            if x.shape[-2] > x.shape[-1]:  # which it refuses
+                x, grad = x.mT.contiguous(), grad.mT.contiguous()
+            batch = torch.nn.Parameter(x)
+            batch.grad = grad
             batches.append(batch)
         base = pogo.base.VectorAdam() if momentum is None else pogo.base.SGD(momentum=momentum)
         step: Step = pogo.POGO(batches, base, LR).step

@@ -44,8 +44,13 @@ WORKLOADS: dict[str, Workload] = {
     "W4": Workload("one matrix 1500×2000", [(1500, 2000)]),
     "W5": Workload("six filter matrices 64×216 … 256×2304", [(64, 216), (64, 576), (256, 576), *[(256, 2304)] * 3]),
     "W6": Workload("1000 separate parameters 64×64", [(64, 64)] * 1000),
-    "W8": Workload("one matrix 4096×4096", [(4096, 4096)]),
+    "W8": Workload("one matrix 64×64", [(64, 64)]),
+    "W9": Workload("one matrix 200×150", [(200, 150)]),
+    "W10": Workload("one matrix 4096×4096", [(4096, 4096)]),
+    "host": Workload(
+        "1000 separate parameters 8×8: their arithmetic is little, the rest is host time", [(8, 8)] * 1000
+    ),
 }
 
-DEFAULT = tuple(name for name in WORKLOADS if name != "W8")
-"""What is measured where nothing is named: a parametrization of W8 takes minutes."""
+DEFAULT = tuple(name for name in WORKLOADS if name not in ("W10", "host"))
+"""What is measured where nothing is named: a parametrization of W10 takes minutes; host time is that of one thread."""

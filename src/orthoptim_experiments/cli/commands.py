@@ -117,7 +117,7 @@ def list_methods(
 @app.command()
 def bench(
     workload: Annotated[
-        list[str] | None, typer.Option(help="W1 … W6 (the default), W8; W7 with --launches. May be repeated.")
+        list[str] | None, typer.Option(help="W1 … W6, W8, W9 (the default), W10, host; W7 with --launches. Repeatable.")
     ] = None,
     base: Annotated[str, typer.Option(help="Base optimizer: vadam, or sgd with momentum 0.9.")] = "vadam",
     only: Annotated[

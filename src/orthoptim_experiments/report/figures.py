@@ -227,13 +227,6 @@ def _points(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
         )
         look = {"color": line["color"], "marker": line["marker"], "markersize": 5, "markeredgewidth": 0}
         ax.errorbar(across.mean, up.mean, yerr, xerr, **look)
-        ax.annotate(
-            _text(style_of(method).label),
-            (across.mean, up.mean),
-            xytext=(4, 3),
-            textcoords="offset points",
-            fontsize=6.5,
-        )
     ax.margins(0.15)
 
 

@@ -58,7 +58,7 @@ def test_run(tmp_path, monkeypatch, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("bench --workload W9", "unknown workload 'W9'"),
+        ("bench --workload W99", "unknown workload 'W99'"),
         ("bench --base lion", "unknown base 'lion'"),
         ("bench --device cuda:99", "device 'cuda:99' is not available here"),
         ("scale --models 8T", "unknown model '8T'; there are 0.1B, 7B, 70B, adapters"),
