@@ -130,7 +130,7 @@ def direct_n(leap: Leap, policy: Policy) -> Step:
     skew = (s - s.mH).mul_(scale)
     # square matrices: into the memory of s, which is free again; fresh memory costs as much as half a product
     r = s if s.shape == x.shape else torch.empty_like(x)
-    torch.baddbmm(r, x, skew, beta=0, alpha=0.5, out=r)
+    r = torch.baddbmm(r, x, skew, beta=0, alpha=0.5, out=_out(r))
     return _leap_and_land(x, r, eta, policy)
 
 
@@ -207,7 +207,7 @@ def _leap_and_land(x: Tensor, r: Tensor, eta: Tensor, policy: Policy, error: Ten
     """From X and R, and what to add to ‖R‖_F² for its rounding error."""
     size = square_norm(r)
     length = clip(eta, size if error is None else size + error, x.shape[-2], policy)
-    m = torch.addcmul(x, r, length.s.view(-1, 1, 1), value=-1, out=r)
+    m = torch.addcmul(x, r, length.s.view(-1, 1, 1), value=-1, out=_out(r))
     with full_precision() if policy.mixed else nullcontext():
         landing = land(subtract_identity(symmetric(m)), policy, length)
     with full_precision() if policy.mixed and not policy.half else nullcontext():
