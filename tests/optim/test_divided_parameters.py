@@ -294,3 +294,9 @@ def test_wrap_lands_each_matrix():
         layer(*torch.randn(3, 5, 8))[0].square().sum().backward()
         opt.step()
     assert oo.is_orthogonal(layer.in_proj_weight, view=patterns["in_proj_weight"], tol=1e-4)
+
+
+def test_the_plan_of_divided_parameters_is_shown_before_the_first_step():
+    param = torch.nn.Parameter(torch.eye(4).repeat(3, 1))
+    opt = oo.POGO([param], lr=0.1, view=oo.View("matrix", split=3))
+    assert [row.matrices for row in opt.plan()] == [3]
