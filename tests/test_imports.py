@@ -7,9 +7,9 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src/orthoptim"
 ORDER = [
-    {"literals", "validation", "user_warnings", "atomic", "tensors", "pointwise"},
+    {"literals", "validation", "user_warnings", "atomic", "tensors", "pointwise", "precision"},
     {"stiefel"},
-    {"precision", "views", "base"},
+    {"views", "base"},
     {"engine"},
     {"distributed"},
     {"checkpoint", "convolutions", "groups", "functional", "averaging"},

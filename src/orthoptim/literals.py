@@ -9,6 +9,9 @@ from typing import Literal, get_args
 LandingPolicy = Literal["safe", "strict", "half", "root", "argmin", "newton-schulz"]
 """How :class:`orthoptim.POGO` lands, see :mod:`orthoptim.stiefel.policies`."""
 
+MatmulPrecision = Literal["ieee", "mixed"]
+"""In which arithmetic the products of :class:`orthoptim.POGO` run, see :mod:`orthoptim.stiefel.policies`."""
+
 Metric = Literal["euclidean", "canonical"]
 """Which gradient :class:`orthoptim.RGD` follows."""
 
@@ -25,5 +28,6 @@ Init = Literal["project", "random", "hadamard", "random-hadamard"]
 """Which orthonormal matrices :func:`orthoptim.orthogonalize_` writes."""
 
 MSIGN_DTYPES: tuple[str, ...] = get_args(MsignDtype)
+MATMUL_PRECISIONS: tuple[str, ...] = get_args(MatmulPrecision)
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 INITS: tuple[str, ...] = get_args(Init)

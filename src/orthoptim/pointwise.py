@@ -84,7 +84,8 @@ class Pointwise(Generic[P, T]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """The values of the function."""
-        if torch.compiler.is_compiling():
+        first: Any = args[0]
+        if (first.is_cpu and "cpu" not in DEVICES) or torch.compiler.is_compiling():
             return self.function(*args, **kwargs)
         kernel = self._kernel(args, kwargs)
         if kernel is None:
@@ -107,7 +108,7 @@ class Pointwise(Generic[P, T]):
 
     def _kernel(self, args: Any, constants: Any) -> str | None:
         """The key of the kernel for arguments of this kind; None: there is none."""
-        if args[0].device.type not in DEVICES or _is_tracing or not _has_triton():
+        if args[0].device.type not in DEVICES or _is_tracing or not has_triton():
             return None
         kinds = [(tensor.dtype, tensor.ndim) if isinstance(tensor, Tensor) else None for tensor in args]
         key = f"{self.function.__qualname__} {self._number} {kinds} {sorted(constants.items())}"
@@ -138,7 +139,8 @@ def pointwise(function: Callable[P, T]) -> Pointwise[P, T]:
 
 
 @functools.cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 

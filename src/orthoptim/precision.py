@@ -25,7 +25,7 @@ _ALL: Switch = ("generic", "all")
 _INHERIT = "none"
 
 
-def full_precision(*devices: torch.device) -> AbstractContextManager[None]:
+def full_precision(*devices: torch.device, products: bool = True) -> AbstractContextManager[None]:
     """A context in which products on these devices are those of IEEE arithmetic.
 
     The switches belong to the process: what other threads compute meanwhile is exact, too. A graph that
@@ -33,6 +33,7 @@ def full_precision(*devices: torch.device) -> AbstractContextManager[None]:
 
     Args:
         *devices: those whose autocast is switched off.
+        products: whether products are to be exact; else autocast alone is off.
 
     Example:
         >>> torch.set_float32_matmul_precision("high")
@@ -45,7 +46,7 @@ def full_precision(*devices: torch.device) -> AbstractContextManager[None]:
     """
     kinds = {"cpu" if device.type == "meta" else device.type for device in devices}
     reduced = [kind for kind in kinds if torch.is_autocast_enabled(kind)]
-    exact = torch.compiler.is_compiling() or _are_exact()
+    exact = not products or torch.compiler.is_compiling() or _are_exact()
     return _AS_IT_IS if exact and not reduced else _switched(reduced, exact)
 
 

@@ -31,6 +31,20 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
     return _REAL.get(dtype, dtype)
 
 
+WITHOUT_FLOAT64 = {"mps"}
+"""Types of devices that have no numbers of 64 bits but integers."""
+
+
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """Float64, or float32 on a device that has none.
+
+    Example:
+        >>> widest_dtype(torch.device("cpu")), widest_dtype(torch.device("mps"))
+        (torch.float64, torch.float32)
+    """
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
+
+
 def check_dtype(dtype: torch.dtype) -> None:
     """Refuse entries that are no numbers to compute with.
 

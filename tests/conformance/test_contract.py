@@ -407,7 +407,9 @@ COMPILED = {"pogo", "pogo-muon", "pogo-bb", "rgd", "rsdm", "landing", "landingpc
     "make",
     [pytest.param(m, id=name, marks=() if name in COMPILED else pytest.mark.soak) for name, m in METHODS.items()],
 )
-def test_compiles_as_one_graph(make):
+def test_compiles_as_one_graph(make, request):
+    if torch.__version__.startswith("2.9.") and "worked-method" in request.node.name:
+        pytest.skip("torch 2.9 does not trace a generator that is sent a value inside of a loop")
     params, eager = [point(4, 6), point(5, 3, seed=1)], [point(4, 6), point(5, 3, seed=1)]
     opt, opt_eager = make(params), make(eager)
     torch._dynamo.reset()

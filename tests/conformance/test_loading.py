@@ -391,7 +391,7 @@ def test_check_state_dict_says_the_same_and_changes_nothing(make):
 
 
 @every_method
-@pytest.mark.parametrize("name", ["amsgrad", "capturable", "differentiable", "foreach", "fused"])
+@pytest.mark.parametrize("name", ["amsgrad", "differentiable", "foreach", "fused"])
 def test_options_without_effect_are_refused_unless_they_are_off(make, name):
     with pytest.raises(ValueError, match=f"group 0: '{name}' has no effect on orthogonal parameters"):
         make([{"params": [point(4, 6)], name: True}])

@@ -11,7 +11,7 @@ from orthoptim_experiments.bench.launches.study import COUNTED, count, totals
 
 pytest.importorskip("triton")  # which makes one kernel of what is computed per matrix
 
-BUDGETS = {"W2": 45, "W3": 130, "W4": 45, "W5": 160, "W7": 300}
+BUDGETS = {"W1": 4, "W2": 45, "W3": 130, "W3b": 60, "W4": 45, "W5": 160, "W6": 45, "W7": 300}
 
 
 @pytest.mark.parametrize("name", BUDGETS)
@@ -111,12 +111,29 @@ def test_ordinary_groups_copy_and_wait_for_nothing(algorithm):
     assert (found.copies, found.syncs) == (0, 0)
 
 
+def test_an_optimizer_is_capturable_as_a_whole():
+    """Ordinary groups take the value of the optimizer: nothing is counted or corrected on the host."""
+
+    def make(params, lr):
+        return oo.POGO([{"params": params[:2]}, {"params": params[2:], "algorithm": "adamw"}], lr, capturable=True)
+
+    found = counted_step(make, lr=tensor_lr)
+    assert (found.copies, found.syncs) == (0, 0)
+    params = [torch.nn.Parameter(torch.eye(3)), torch.nn.Parameter(torch.ones(2))]
+    for capturable in (False, True):
+        groups = [{"params": params[:1]}, {"params": params[1:], "algorithm": "adamw"}]
+        opt = oo.POGO(groups, 0.1, capturable=capturable)
+        assert [group["capturable"] for group in opt.param_groups] == [capturable] * 2
+
+
 @pytest.mark.parametrize(
     ("method", "options"), [(oo.LandingPC, {}), (oo.RGD, {"retraction": "polar"})], ids=["landingpc", "rgd-polar"]
 )
 def test_the_documented_exceptions_wait_for_a_decomposition(method, options):
     assert counted_step(lambda params, lr: method(params, lr, **options)).syncs > 0
     assert "Waits for the device" in method.__doc__
+    with pytest.raises(ValueError, match="capturable"):
+        method([torch.nn.Parameter(torch.eye(3))], 0.1, capturable=True, **options)
 
 
 def test_tall_matrices_are_not_copied_one_by_one():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -287,18 +288,22 @@ def _fill(buckets: Iterable[ShardedBucket], world: int, round_bytes: int) -> lis
     room = world * max(round_bytes, matrix_bytes(ordered[0]))
     rounds: list[list[ShardedBucket]] = [[]]
     left = room
-    for bucket in ordered:
-        size = matrix_bytes(bucket) * bucket.layout.batch.numel()
-        todo = bucket.members
+    for size, alike in groupby(ordered, key=lambda bucket: matrix_bytes(bucket) * bucket.layout.batch.numel()):
+        todo = list(alike)
         while todo:
-            fit = len(todo) if size == 0 else min(len(todo), left // size)
-            if world < fit < len(todo):  # the same number for each rank
+            count = sum(len(bucket.members) for bucket in todo)
+            fit = count if size == 0 else min(count, left // size)
+            if world < fit < count:  # the same number for each rank
                 fit -= fit % world
             if fit or not rounds[-1]:
                 fit = max(1, fit)  # a parameter is not divided
-                rounds[-1].append(replace(bucket, members=todo[:fit]))
                 left -= fit * size
-                todo = todo[fit:]
+                while fit:
+                    bucket = todo.pop(0)
+                    rounds[-1].append(replace(bucket, members=bucket.members[:fit]))
+                    if len(bucket.members) > fit:
+                        todo.insert(0, replace(bucket, members=bucket.members[fit:]))
+                    fit -= len(rounds[-1][-1].members)
             if todo:
                 rounds.append([])
                 left = room

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from orthoptim.engine.moves import gathered, scatter_
 from orthoptim.stiefel.cost_model import is_gpu
 from orthoptim.tensors import has_values
 
@@ -67,7 +68,8 @@ class Block(NamedTuple):
                 torch.stack(entries, 1, out=alone.view(-1, self.rows * self.columns))
                 return
             matrices = torch.stack(entries, 1)
-        copy_all_(tensors, self._pieces(tensors, matrices))
+        if self.mixed or not scatter_(tensors, matrices):
+            copy_all_(tensors, self._pieces(tensors, matrices))
 
     def gather_scalars(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors of the members' batch shapes as (B,)."""
@@ -189,6 +191,9 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
         tensors = [without_gaps(each) for each in tensors]
         if all(map(by_columns, tensors)):
             return torch.stack([each.mT for each in tensors]).mT
+    joined = gathered(tensors)
+    if joined is not None:
+        return joined
     return torch.stack(list(tensors)).contiguous()  # a stack of images may be channels-last
 
 

@@ -9,7 +9,7 @@ On a GPU a block is as large as memory allows, and parameters of any shape are p
 of launches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ class Bucket(NamedTuple):
         group: index of the param group.
         names: those of the members.
         form: the form of the step.
+        kernel: what steps all of it at once, in the place of the blocks.
     """
 
     p: int
@@ -52,6 +53,7 @@ class Bucket(NamedTuple):
     group: int = 0
     names: tuple[str, ...] = ()
     form: str = ""
+    kernel: Callable[..., None] | None = None
 
     @property
     def strategy(self) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import per_matrix
+from orthoptim.engine import kernels
 from orthoptim.engine.blocks import Block, has_address, together
 from orthoptim.engine.buckets import Bucket, make_buckets
 from orthoptim.engine.naming import names_of, parameter_name
@@ -110,8 +111,11 @@ class LocalStep:
         plan = self.plan(rule, params, states, local_views)
         if plan.division is not None:
             grads = plan.division.entries(grads)
-        with full_precision(*plan.devices):
+        with full_precision(*plan.devices, products=rule.group.get("matmul_precision") != "mixed"):
             for bucket, all_tensors in zip(plan.buckets, plan.tensors, strict=True):
+                if bucket.kernel is not None:
+                    bucket.kernel(rule, plan.parts, grads, plan.columns, plan.steps)
+                    continue
                 step, lr = self._block_step(rule, bucket.form), plan.lr(rule.group["lr"], bucket)
                 for block, tensors in zip(bucket.blocks, all_tensors, strict=True):
                     _step_block(step, block, tensors, bucket.half, grads, lr)
@@ -305,10 +309,14 @@ class LocalPlan:
                 parts, group["view"], group["side"], list(columns.values()), compiles, group["block_cap_mb"]
             )
         ]
+        self.buckets = [_with_kernel(rule, bucket, parts, columns) for bucket in self.buckets]
+        self.parts, self.columns, self.steps = parts, columns, steps  # what kernels are given
         scalars = {name for name, kind in rule.kinds.items() if per_matrix(kind)}
         listed: dict[str, list[Any]] = {"param": parts, "step": steps, **columns} if states else {}
         self.tensors = [
-            [BlockTensors(block, _needed(bucket, listed), scalars) for block in bucket.blocks if states]
+            [BlockTensors(block, _needed(bucket, listed), scalars) for block in bucket.blocks]
+            if states and bucket.kernel is None
+            else []
             for bucket in self.buckets
         ]
         self.devices = {bucket.device for bucket in self.buckets}
@@ -352,6 +360,15 @@ class LocalPlan:
 def _needed(bucket: Bucket, columns: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
     """Without master copies, where the parameters are their own."""
     return columns if bucket.half else {name: listed for name, listed in columns.items() if name != "master"}
+
+
+def _with_kernel(rule: UpdateRule, bucket: Bucket, params: list[Tensor], states: Mapping[str, list[Tensor]]) -> Bucket:
+    """The bucket in one block, if a kernel covers it; else the bucket itself."""
+    kernel = kernels.covers(rule, bucket, params, states)
+    if kernel is None:
+        return bucket
+    block = bucket.blocks[0]._replace(members=bucket.members, matrices=sum(bucket.counts), part=None, mixed=True)
+    return bucket._replace(form="triton", blocks=[block], kernel=kernel)
 
 
 def _kind(param: Tensor) -> Hashable:

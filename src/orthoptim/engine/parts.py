@@ -21,7 +21,8 @@ class Division:
     """
 
     def __init__(self, params: Sequence[Tensor], views: Sequence[View], side: str) -> None:
-        self._parts = [view.parts(param.shape, side) for view, param in zip(views, params, strict=bool(views))]
+        divided = params if views else ()
+        self._parts = [view.parts(param.shape, side) for view, param in zip(views, divided, strict=True)]
 
     def entries(self, tensors: list[Tensor]) -> list[Tensor]:
         """Tensors of the shapes of the parameters, taken apart: views of their memory."""

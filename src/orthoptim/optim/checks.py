@@ -78,6 +78,7 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
     check_lr(group["lr"])
     check_bool("maximize", group["maximize"])
     check_bool("compile", group["compile"])
+    check_bool("capturable", group["capturable"])
     check_positive("block_cap_mb", group["block_cap_mb"])
     if group.get("weight_decay", 0) != 0:
         raise ValueError(

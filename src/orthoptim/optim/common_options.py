@@ -19,6 +19,7 @@ class CommonOptions(TypedDict, total=False):
     maximize: bool
     compile: bool
     block_cap_mb: float
+    capturable: bool
 
 
 DEFAULTS: CommonOptions = {
@@ -27,6 +28,7 @@ DEFAULTS: CommonOptions = {
     "maximize": False,
     "compile": False,
     "block_cap_mb": BLOCK_CAP_MB,
+    "capturable": False,
 }
 
 DOCUMENTATION = {
@@ -39,7 +41,10 @@ view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"
         maximize: ascend instead.
         compile: compile the update of each kind of matrices with torch.compile; complex ones are stepped as without.
         block_cap_mb: on a GPU, how many MB of matrices are stepped at a time. Their temporaries take about five times
-            as much memory; smaller blocks take more launches. On a CPU blocks fit the cache.""",
+            as much memory; smaller blocks take more launches. On a CPU blocks fit the cache.
+        capturable: whether a step must be safe to capture in a CUDA graph. Orthogonal parameters always step on their
+            device, so that this refuses what waits for it; ordinary groups with AdamW take the value as their own
+            default, and then count their steps on the device.""",
 }
 """What stands for the words in braces in a docstring, as its section of arguments is indented."""
 

@@ -62,7 +62,7 @@ def _measure_all(
                 values[id(param)] = [torch.cat([each[k].reshape(-1) for each in results]) for k in range(2)]
     sums, tops = [], []
     for param in params:
-        distances, deficient = (each.reshape(-1).double().cpu() for each in values[id(param)])
+        distances, deficient = (each.reshape(-1).cpu().double() for each in values[id(param)])
         held = state.get(param, {})
         counters = [local_part(held[name]).sum().item() if name in held else 0 for name in COUNTERS]
         sums.append([len(distances), float(distances.sum()), *counters, float(deficient.sum())])

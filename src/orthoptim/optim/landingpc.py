@@ -92,6 +92,8 @@ class LandingPC(Orthoptimizer):
         """See :meth:`Orthoptimizer.check_options`."""
         check_positive("lam", group["lam"])
         check_bool("coupled", group["coupled"])
+        if group["capturable"] and group["tau"] is not None:
+            raise ValueError("Invalid capturable: LandingPC waits for the device to project; choose tau=None or False")
         if group["tau"] is not None:  # which never projects
             check_positive("tau", group["tau"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from orthoptim.base import Base
 
-WITHOUT_EFFECT = ("amsgrad", "capturable", "differentiable", "foreach", "fused")
+WITHOUT_EFFECT = ("amsgrad", "differentiable", "foreach", "fused")
 """Options of torch's optimizers that a constrained group has no use for."""
 
 

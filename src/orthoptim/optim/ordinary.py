@@ -37,6 +37,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 
+
+def defaults(algorithm: str, capturable: bool) -> dict[str, Any]:
+    """What a new group has that is not given, in an optimizer that is to be captured in a CUDA graph or not."""
+    values = DEFAULTS[algorithm]
+    return {**values, "capturable": capturable} if "capturable" in values else values
+
+
 # a state tensor with an entry for each of the parameter
 BUFFERS = {"adamw": "exp_avg", "sgd": "momentum_buffer"}
 

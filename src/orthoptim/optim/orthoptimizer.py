@@ -55,6 +55,7 @@ class Orthoptimizer(Optimizer):
     algorithm: ClassVar[str]
     decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
     unrolls: ClassVar[bool] = False  # whether there is an update_entries
+    has_kernels: ClassVar[bool] = False  # whether engine.kernels computes what update does; not inherited
     base_options: ClassVar[frozenset[str]] = frozenset()  # arguments of __init__ that it gives to its base
     round_bytes: int = ROUND_BYTES
     """How much of the matrices that are cut is under way at a time, for each rank: a step takes about ten times as much
@@ -199,9 +200,10 @@ class Orthoptimizer(Optimizer):
         if "params" in param_group:
             checks.check_naming(param_group["params"], param_group, self.param_groups, label)
         constrained = algorithm == self.algorithm
-        defaults = (
-            group_defaults(param_group, self.defaults, self._names) if constrained else ordinary.DEFAULTS[algorithm]
-        )
+        if constrained:
+            defaults = group_defaults(param_group, self.defaults, self._names)
+        else:
+            defaults = ordinary.defaults(algorithm, self.defaults["capturable"])
         given = set(param_group)
         if constrained:
             refuse_without_effect(param_group, defaults, label)

@@ -28,7 +28,8 @@ class RGD(Orthoptimizer):
     matrix that was written far from the manifold is brought back by its next step; where its size shows that, the step
     is counted as rescued, and the matrix stays as it is if it has no full rank.
 
-    Waits for the device with ``"polar"``: torch asks it whether an eigendecomposition has succeeded.
+    Waits for the device with retractions other than ``"qr"`` and ``"cholesky"``: torch asks it whether an
+    eigendecomposition has succeeded.
 
     Args:
         {params}
@@ -87,6 +88,9 @@ class RGD(Orthoptimizer):
         """See :meth:`Orthoptimizer.check_options`."""
         check_choice("metric", group["metric"], stiefel.METRICS)
         check_choice("retraction", group["retraction"], (*stiefel.RETRACTIONS, *stiefel.CAYLEY))
+        if group["capturable"] and group["retraction"] not in ("qr", "cholesky"):
+            name = group["retraction"]
+            raise ValueError(f"Invalid capturable: retraction={name!r} waits for the device; use 'qr' or 'cholesky'")
 
 
 def _cayley(x: Tensor, direction: Direction, lr: Tensor, group: Mapping[str, Any]) -> ColumnSums[Update]:

@@ -2,7 +2,7 @@
 
 A generator object would have to be saved, would differ between devices, and would make a matrix's draws depend on
 which other matrices are drawn with it. Hashing counters has none of these problems: draws are the same on every replica
-and device, for a matrix alone or in a bucket, and they trace.
+and device (of those with float64, and of those without), for a matrix alone or in a bucket, and they trace.
 """
 
 import math
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel.points import row_qr
+from orthoptim.tensors import widest_dtype
 
 # splitmix64 (Steele, Lea & Flood 2014), in wrapping int64 arithmetic
 _GOLDEN = -7046029254386353131
 _MIX1 = -4658895280553007687
 _MIX2 = -7723592293110705685
-_UNIFORM_BITS = 53
+_UNIFORM_BITS = {torch.float64: 53, torch.float32: 23}
 
 
 def mix(key: Tensor) -> Tensor:
@@ -35,17 +36,21 @@ def _shift_right(z: Tensor, bits: int) -> Tensor:
 def fingerprint(x: Tensor) -> Tensor:
     """An int64 for each matrix, from the bits of its entries: what tells one matrix's stream from another's."""
     real = torch.view_as_real(x) if x.is_complex() else x
-    bits = real.double().view(torch.int64).flatten(start_dim=x.ndim - 2)
+    wide = real.to(widest_dtype(x.device))
+    bits = wide.view(torch.int64) if wide.itemsize == 8 else wide.view(torch.int32).to(torch.int64)
+    bits = bits.flatten(start_dim=x.ndim - 2)
     place = torch.arange(bits.shape[-1], dtype=torch.int64, device=x.device)
     return mix((mix(bits) ^ mix(place)).sum(-1))
 
 
 def uniform(stream: Tensor, t: Tensor, seed: int, count: int) -> Tensor:
-    """``count`` float64 numbers in (0, 1) for each stream at step t; shape (B, count)."""
+    """``count`` numbers in (0, 1) for each stream at step t; shape (B, count). In float64, if the device has it."""
+    wide = widest_dtype(stream.device)
+    width = _UNIFORM_BITS[wide]
     key = mix(mix(stream ^ seed) ^ t.to(torch.int64))
     place = torch.arange(count, dtype=torch.int64, device=stream.device)
-    bits = _shift_right(mix(key[..., None] ^ mix(place)), 64 - _UNIFORM_BITS)
-    return (bits.double() + 0.5) * 2.0**-_UNIFORM_BITS
+    bits = _shift_right(mix(key[..., None] ^ mix(place)), 64 - width)
+    return (bits.to(wide) + 0.5) * 2.0**-width
 
 
 def gaussian(stream: Tensor, t: Tensor, seed: int, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

@@ -37,6 +37,20 @@ spec(C′) ⊂ (−1, 1], f maps that into (0, 1], and from XXᴴ ⪯ I no furth
 (a large one in steps of 1/100). After that every eigenvalue grows, the small ones by 9/4 in a step: a matrix of full
 rank comes back in about log(pκ²)/log(9/4) + 4 steps. An eigenvalue beyond 2 that the diagonal does not show is landed
 as it is; if it grows, the diagonal shows it.
+
+*Mixed precision.* With ``mixed`` the leap runs at the precision that the user's switches allow, TF32 or bfloat16, and
+C = MMᴴ − I is measured exactly, so that the landing takes back what the leap did. R is then not quite tangent:
+
+- in ``direct-n`` S = Skew(XᴴG) is skew to the last bit, and so is what it is rounded to. XS with X rounded to X + E
+  changes MMᴴ by s(ESXᴴ − XSEᴴ), about 4u of the length of the leap, u = 2⁻⁸;
+- in ``direct-p`` ‖RXᴴ + XRᴴ‖ ≤ 8u‖G‖. The clip bounds s²(‖R‖² + w‖G‖²) by τ² with w = (53u)²: then s·8u‖G‖ ≤ 0.15τ,
+  and the most that an eigenvalue moves beyond 1 + τ² is max(8uy − wy²) = 16u²/w < 0.006;
+- ``gram`` puts C together instead of measuring it, and is not used.
+
+So spec(C) ⊂ [−δ − 0.17, τ² + 4u]. The landing product QM is reduced for λ = ½, whose residual it changes by about
+u‖C‖, and exact, with the p×p products of Q, for the policies of higher order. A clip at τ² − 24u, or τ² − 8u for
+``strict``, keeps the bounds: f maps [−0.67, 1 − 20u] into [½ + 12u, 1], and QM is off by less than 8u; and three
+landings map [−0.17, ¼ − 4u] to 1.5e-6 from 1.
 """
 
 from collections.abc import Callable
@@ -56,11 +70,15 @@ _FAR = 0.36
 _LEAST_SCALE = 1e-2
 """How much a rescue scales down in one step: ρM is computed as M + (ρ − 1)M, which loses u/ρ."""
 
-_LONGEST = 10.0
+LONGEST = 10.0
 """‖sR‖_F/√p beyond which a leap is cut off by any policy: from a matrix that is far away, leaps are far too long.
 
 The form ``tiny`` cuts off only where the policy clips: it saves the passes over memory.
 """
+
+
+REDUCED = 2.0**-8
+"""The unit roundoff of reduced products that ``mixed`` reckons with: that of bfloat16; TF32's is an eighth of it."""
 
 
 class Policy(NamedTuple):
@@ -70,6 +88,7 @@ class Policy(NamedTuple):
     correction: Callable[[Tensor], Tensor]
     half: bool = False
     reach: float = 2.1  # 1 + τ² and a margin for rounding
+    mixed: bool = False  # whether products that the landing measures the effect of may be reduced
 
 
 class Rescue(NamedTuple):
@@ -149,7 +168,7 @@ def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
         policy: how to land.
     """
     if policy.clip is None:
-        return Length(_shortened(eta, size, most=_LONGEST * p**0.5), None, size)
+        return Length(_shortened(eta, size, most=LONGEST * p**0.5), None, size)
     return Length(*_clipped(eta, size, most=policy.clip), size)
 
 
@@ -292,13 +311,22 @@ _FIXED = {
 }
 
 
-def policy(name: str, steps: int = 2) -> Policy:
-    """The policy of that name; ``steps`` is the k of ``newton-schulz``.
+def policy(name: str, steps: int = 2, mixed: bool = False) -> Policy:
+    """The policy of that name; ``steps`` is the k of ``newton-schulz``, ``mixed`` see the module.
 
     Example:
         >>> policy("safe").clip
         1.0
     """
+    chosen = _policy(name, steps)
+    if not mixed:
+        return chosen
+    slack = (24 if chosen.half else 8) * REDUCED
+    clip = None if chosen.clip is None else (chosen.clip**2 - slack) ** 0.5
+    return chosen._replace(clip=clip, mixed=True)
+
+
+def _policy(name: str, steps: int) -> Policy:
     if name == "newton-schulz":
         return Policy(None, partial(newton_schulz, steps=steps), reach=_UNCLIPPED)
     if name not in _FIXED:

@@ -6,15 +6,16 @@ With t_k = tr Cᵏ,
 
 P is a sum of squares: real roots are generically absent, and every real root is at least double. Both solvers work in
 z = 1/λ, where C → 0 is the harmless limit z²(z−2)² (in λ the leading coefficients vanish), and on C/‖C‖_F, so that
-no coefficient underflows. Everything is elementwise on one scalar per matrix, in float64: no branch, no host sync.
+no coefficient underflows. Everything is elementwise on one scalar per matrix, in float64 (in float32 on devices that
+have no more, with half of the digits): no branch, no host sync.
 """
 
 import torch
 from torch import Tensor
 
 from orthoptim.stiefel.geometry import norm
+from orthoptim.tensors import widest_dtype
 
-_TINY = torch.finfo(torch.float64).tiny
 _POLISH = 3  # Newton steps after a closed form: each doubles the digits, and Cardano loses at most half of them
 
 
@@ -26,15 +27,16 @@ def quartic(c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     Args:
         c: C = MMᴴ − I, of shape (..., p, p).
     """
+    wide = widest_dtype(c.device)
     size = norm(c)  # its squares may underflow
     unit = c / size.clamp_min(torch.finfo(size.dtype).tiny)[..., None, None]
     square = unit @ unit
     cube = square @ unit
 
     def trace(a: Tensor, b: Tensor) -> Tensor:
-        return (a.conj() * b).real.sum((-2, -1)).double()
+        return (a.conj() * b).real.sum((-2, -1)).to(wide)
 
-    s = size.double()
+    s = size.to(wide)
     t3 = s * trace(unit, square)
     t4 = s**2 * trace(square, square)
     t5 = s**3 * trace(square, cube)
@@ -67,7 +69,7 @@ def larger_factor(a3: Tensor, a2: Tensor, a1: Tensor, a0: Tensor) -> tuple[Tenso
     p = a2 - 3 * a3**2 / 8
     q = a1 - a3 * a2 / 2 + a3**3 / 8
     r = a0 - a3 * a1 / 4 + a3**2 * a2 / 16 - 3 * a3**4 / 256
-    m = largest_cubic_root(p, p**2 / 4 - r, -(q**2) / 8).clamp_min(_TINY)
+    m = largest_cubic_root(p, p**2 / 4 - r, -(q**2) / 8).clamp_min(_tiny(p))
     w = torch.sqrt(2 * m)
     b, d = -w + a3 / 2, (p / 2 + m + q / (2 * w)) - w * a3 / 4 + a3**2 / 16
     other_b, other_d = w + a3 / 2, (p / 2 + m - q / (2 * w)) + w * a3 / 4 + a3**2 / 16
@@ -83,7 +85,7 @@ def argmin(c: Tensor) -> Tensor:
     """
     a3, a2, a1, a0 = quartic(c)
     # z⁵·P′(1/z) up to sign: −a3·z³ − 2a2·z² − 3a1·z − 4a0; a3 < 0 always (t2 + t3 = tr C²(I+C) ≥ 0)
-    a3 = a3.clamp_max(-_TINY)
+    a3 = a3.clamp_max(-_tiny(a3))
     z = largest_cubic_root(2 * a2 / a3, 3 * a1 / a3, 4 * a0 / a3)
     return (1 / z).to(c.real.dtype)
 
@@ -91,14 +93,14 @@ def argmin(c: Tensor) -> Tensor:
 def largest_cubic_root(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """The largest real root of z³ + az² + bz + c."""
     scale = torch.maximum(torch.maximum(a.abs(), b.abs().sqrt()), torch.pow(c.abs(), 1 / 3))
-    scale = scale.clamp_min(_TINY ** (1 / 3))  # whose cube does not underflow
+    scale = scale.clamp_min(_tiny(a) ** (1 / 3))  # whose cube does not underflow
     a, b, c = a / scale, b / scale**2, c / scale**3
     p = b - a**2 / 3
     q = 2 * a**3 / 27 - a * b / 3 + c
     discriminant = q**2 / 4 + p**3 / 27
     # three real roots: Viète's cosine
     radius = torch.sqrt((-p / 3).clamp_min(0))
-    cosine = (-q / 2 / (radius**3).clamp_min(_TINY)).clamp(-1, 1)
+    cosine = (-q / 2 / (radius**3).clamp_min(_tiny(a))).clamp(-1, 1)
     three = 2 * radius * torch.cos(torch.acos(cosine) / 3)
     # one real root: Cardano, from the cube root that does not cancel
     outer = q.abs() / 2 + torch.sqrt(discriminant.clamp_min(0))
@@ -111,6 +113,10 @@ def largest_cubic_root(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         newton = z - value / torch.where(slope == 0, 1.0, slope)
         z = torch.where(_improves(newton, z, a, b, c), newton, z)
     return z * scale
+
+
+def _tiny(a: Tensor) -> float:
+    return torch.finfo(a.dtype).tiny
 
 
 def _improves(new: Tensor, old: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -40,7 +40,8 @@ def tangent(x: Tensor, g: Tensor, metric: str = "euclidean") -> Tensor:
 
 def qr(y: Tensor) -> ColumnSums[Retracted]:
     """The rows of Y orthonormalised from the first on, by Householder reflections of whole matrices."""
-    y, finite = _identity_unless_finite((yield _rescaled(y)))
+    y = yield _rescaled(y)
+    y, finite = _identity_unless_finite(y)
     rows, pivots = row_qr_factors(y)
     usable = finite & full_rank(pivots)
     return Retracted(_nan_unless(usable, rows), torch.where(usable, 0.0, torch.nan))

@@ -31,15 +31,17 @@ float32, against 4e-7).
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from orthoptim.pointwise import pointwise
+from orthoptim.precision import full_precision
 from orthoptim.stiefel.cost_model import choose, symmetric_levels
 from orthoptim.stiefel.geometry import as_real, max_entry, square_norm, subtract_identity
-from orthoptim.stiefel.policies import Correction, Length, Policy, clip, land
+from orthoptim.stiefel.policies import REDUCED, Correction, Length, Policy, clip, land
 from orthoptim.stiefel.unrolled import unrolled
 
 
@@ -128,7 +130,7 @@ def direct_n(leap: Leap, policy: Policy) -> Step:
     skew = (s - s.mH).mul_(scale)
     # square matrices: into the memory of s, which is free again; fresh memory costs as much as half a product
     r = s if s.shape == x.shape else torch.empty_like(x)
-    torch.baddbmm(r, x, skew, beta=0, alpha=0.5, out=r)
+    r = torch.baddbmm(r, x, skew, beta=0, alpha=0.5, out=_out(r))
     return _leap_and_land(x, r, eta, policy)
 
 
@@ -140,7 +142,8 @@ def direct_p(leap: Leap, policy: Policy) -> Step:
     r = torch.baddbmm(r, _times_(torch.bmm(x, g.mH), half), x, alpha=-1, out=_out(r))
     error = None
     if policy.clip is not None:
-        error = _rounding_error(square_norm(g), *_tensors(_per_matrix(scale)), normalized=normalized)
+        unit = (53 * REDUCED) ** 2 if policy.mixed else None
+        error = _rounding_error(square_norm(g), *_tensors(_per_matrix(scale)), normalized=normalized, unit=unit)
     return _leap_and_land(x, r, eta, policy, error)
 
 
@@ -204,9 +207,12 @@ def _leap_and_land(x: Tensor, r: Tensor, eta: Tensor, policy: Policy, error: Ten
     """From X and R, and what to add to ‖R‖_F² for its rounding error."""
     size = square_norm(r)
     length = clip(eta, size if error is None else size + error, x.shape[-2], policy)
-    m = torch.addcmul(x, r, length.s.view(-1, 1, 1), value=-1, out=r)
-    landing = land(subtract_identity(symmetric(m)), policy, length)
-    return _landed(torch.baddbmm(m, landing.q, m, alpha=landing.weight), length, landing, policy)
+    m = torch.addcmul(x, r, length.s.view(-1, 1, 1), value=-1, out=_out(r))
+    with full_precision() if policy.mixed else nullcontext():
+        landing = land(subtract_identity(symmetric(m)), policy, length)
+    with full_precision() if policy.mixed and not policy.half else nullcontext():
+        new = torch.baddbmm(m, landing.q, m, alpha=landing.weight)
+    return _landed(new, length, landing, policy)
 
 
 def _landed(x: Tensor, length: Length, landing: Correction, policy: Policy) -> Step:
@@ -236,9 +242,9 @@ def _gram_factors(s: Tensor, *scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pointwise
-def _rounding_error(square: Tensor, *scale: Tensor, normalized: bool) -> Tensor:
+def _rounding_error(square: Tensor, *scale: Tensor, normalized: bool, unit: float | None) -> Tensor:
     """What to add to ‖R‖_F² in the form ``direct-p``, from ‖G‖_F²."""
-    return rounding(direction_size(square, scale[0] if scale else 1.0), square.dtype, normalized)
+    return rounding(direction_size(square, scale[0] if scale else 1.0), square.dtype, normalized, unit)
 
 
 def _out(a: Tensor) -> Tensor | None:
@@ -265,8 +271,17 @@ def _times_(a: Tensor, factor: Tensor | float) -> Tensor:
     return a
 
 
-def rounding(square: Tensor, dtype: torch.dtype, normalized: bool) -> Tensor:
-    """u‖G‖_F², see the module. A G of zeros that was divided by its largest entry has an infinite factor."""
+def rounding(square: Tensor, dtype: torch.dtype, normalized: bool, unit: float | None = None) -> Tensor:
+    """u‖G‖_F², see the module. A G of zeros that was divided by its largest entry has an infinite factor.
+
+    Args:
+        square: ‖G‖_F².
+        dtype: whose roundoff u is.
+        normalized: whether ‖G‖_F is of order one.
+        unit: what to take for u, where products are reduced.
+    """
+    if unit is not None:
+        return (square * unit).clamp_max(torch.finfo(dtype).max ** 0.5)
     error = square * (torch.finfo(dtype).eps / 2)
     return error if normalized else error.clamp_max(1)
 

@@ -10,7 +10,8 @@ to write to. It may also yield another function of this kind, and is sent what t
 
 Where the matrices are whole, a partial sum is the sum: :func:`on_one_device`. Over ranks it is an all-reduce.
 
-(``yield from`` would do for functions inside of functions, but torch.compile does not trace what is sent through it.)
+(``yield from`` would do for functions inside of functions, but torch.compile does not trace what is sent through it.
+A ``yield`` is a statement of its own, outside of loops: torch 2.9 leaves a value on the stack where one is resumed.)
 """
 
 from collections.abc import Generator

@@ -43,6 +43,7 @@ def bench(
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "device": device,
+        "device_name": torch.cuda.get_device_name() if device.startswith("cuda") else "",
         "base": base,
     }
     for name in names:

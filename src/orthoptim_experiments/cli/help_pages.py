@@ -22,13 +22,17 @@ Run an experiment of the paper: every method on every seed, with the paper's hyp
 `orthoptim experiments` and `orthoptim experiments NAME`.
 
 Results go to OUT/EXPERIMENT-ID.jsonl, one line per record, as they come. ID stands for the configuration (scale,
-variant, dtype, device, threads, processes, hyperparameters), not for methods and seeds: ask for more of them, and only
-what is missing is run.
+variant, dtype, device, threads, processes), not for methods and seeds: ask for more of them, and only what is missing
+is run. A method with other hyperparameters is another contender of the same run, named POGO:lr=0.3: by --set, by --grid
+for each value, or by that name among the methods. In a sweep of a network a tenth of the training images is held out
+and takes the place of the test images.
 
 A run that was stopped, by Ctrl-C or by a power cut, goes on where it was when the same command is given again. Nothing
 that is complete is computed twice.
 
-Times are seconds of training alone: the clock stops for evaluation and waits for the device.
+Times are seconds of training alone: the clock stops for evaluation and waits for the device. On a CPU, which others may
+share, the time of the processor counts (for verdicts, rankings and --timeout); on a GPU that of the wall. A trial that
+was stopped by --timeout goes on from there when a longer one is given.
 
 With --nproc N (circuits, cnn, stepsize), N processes train together: each takes its part of every batch, gradients
 are summed, and records are those of whole batches. Batches are normalised as a whole, too. So N processes train the
@@ -43,6 +47,8 @@ each process holds its part of every parameter and of the optimizer's state, gat
   orthoptim run pca --methods POGO,RGD --seeds 1           two of them, on one seed
   orthoptim run pca --methods 'POGO*' --variant paper      POGO with every landing
   orthoptim run procrustes --set POGO.lr=0.3               another learning rate
+  orthoptim run pca --grid lr=0.1,0.2,0.5 --methods POGO   a sweep; the best is named
+  orthoptim run pca --plugin mine.py --methods Mine,POGO   a method of your own: docs/researchers.md
   orthoptim run precision --scale paper --device cuda      the paper's sizes, on a GPU
   orthoptim run circuits --units 6 --methods POGO          a larger circuit
   orthoptim run cnn --nproc 4                              four processes, each on a quarter of every batch

@@ -24,7 +24,7 @@ from orthoptim_experiments.problems.cnn.training import make_model as make_cnn
 from orthoptim_experiments.problems.vit.training import ATTENTION
 from orthoptim_experiments.problems.vit.training import make_model as make_vit
 
-METHODS = (*PAPER, "POGO-strict", "Adam")
+METHODS = (*PAPER, "POGO-strict", "Adam", "geoopt", "torch-orthogonal")
 KEPT = 2 << 30
 """Bytes of parameters of all methods together, up to which all are kept: more are built anew for each turn."""
 
@@ -113,10 +113,14 @@ def measure(
     work = WORKLOADS[name]
     experiment = EXPERIMENTS[work.experiment]
     config = configuration(experiment, scale, variant=work.variant)
-    offered = {method: options for method, options in experiment.methods(config).items() if method in METHODS}
+    offered = {
+        method: options
+        for method, options in experiment.methods(config).items()
+        if method in METHODS and known_methods.find(method).installed
+    }
     model = work.model(config)
     passes = _passes(work, model, config["batch_size"], rounds)
-    size = sum(p.numel() * p.element_size() for group in _groups(work, model) for _, p in group["params"])
+    size = sum(p.numel() * p.element_size() for group in _groups(work, model) for p in group["params"])
     kept = size * len(offered) <= KEPT
     steppers: dict[str, Callable[[], float]] = {}
     least: dict[str, float] = {}
@@ -146,7 +150,7 @@ def _stepper(
     """A function that takes a step of a method on a copy of the parameters, and returns its processor time."""
     generator = torch.Generator().manual_seed(0)
     groups = [
-        {**group, "params": [torch.nn.Parameter(param.detach().clone()) for _, param in group["params"]]}
+        {**group, "params": [torch.nn.Parameter(param.detach().clone()) for param in group["params"]]}
         for group in _groups(work, model)
     ]
     for param in (param for group in groups for param in group["params"]):

@@ -118,8 +118,13 @@ def test_an_opponent_that_never_arrives_is_a_lower_bound():
 def test_a_raw_gap_that_converges_off_the_manifold_is_told():
     rsdm = trial("RSDM", [1.0, 3e-5, 2.8e-5], status="budget", raw=[1.0, 1e-4, 1e-8])
     (note,) = describe(made(rsdm)).notes
-    assert "never gets below 2.8e-05" in note
+    assert "at step 2 (seed 0) with 2.8e-05, which does not get there in this run" in note
     assert "artefact" in note
+    rsdm = trial("RSDM", [1.0, 3e-5, 9e-7], raw=[1.0, 1e-8, 1e-4])
+    (note,) = describe(made(rsdm)).notes
+    assert "at step 1 (seed 0) with 3.0e-05, which gets there at step 2" in note
+    judged = [verdict.verdict for claim, verdict in describe(made(rsdm)).findings if "off the manifold" in claim.says]
+    assert judged == ["holds"]
 
 
 def test_verdicts_know_their_scale():

@@ -15,13 +15,15 @@ An operation is one launch, but for these rules of torch's own kernels (2.13):
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from orthoptim.engine.kernels.launch import observe_bytes
 
 What = Literal["kernel", "gemm", "decomposition", "view", "host", "h2d", "d2h", "sync"]
 
@@ -132,6 +134,21 @@ class LaunchCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             gigaflops=sum(each.flops for each in launching) / 1e9,
         )
 
+    def __enter__(self) -> Self:
+        """Begin to record: the operations of torch, and the kernels that the library launches itself."""
+        self._kernels = observe_bytes(self._observe)
+        self._kernels.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End it."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._kernels.__exit__(*error)
+
+    def _observe(self, name: str, grid: tuple[int, ...], moved: int) -> None:
+        self.operations.append(Operation(name, "kernel", 1, read=moved, shape=grid))
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the operation, and record it."""
         kwargs = kwargs or {}
@@ -229,6 +246,8 @@ def _refined(
         changes["launches"] = 4 + (3 * matrices if name in ("linalg_qr", "_linalg_svd", "_linalg_eigh") else 0)
     elif name in _SORTS:
         changes["launches"] = 4
+    elif name in ("gather", "scatter") and len(args) == 2:  # our own, through a table of addresses
+        changes["read"] = changes["written"] = _bytes([args[1]])
     return Operation(**changes)
 
 

@@ -189,7 +189,7 @@ class Training(Problem):
             full(oo.distance(param, view=group["view"])).flatten()
             / View.of(group["view"]).parts(param.shape)[0].p ** 0.5
             for group in self.parameters()
-            for _, param in group["params"]
+            for param in group["params"]
         ]
         distances = torch.cat(normed)
         return {"distance": distances.mean().item(), "max_distance": distances.max().item()}

@@ -73,7 +73,7 @@ users have today where it is installed: pogo-torch, geoopt, geotorch and torch's
             "RSDM consistently strays away from the manifold",
             "§5.1, Procrustes",
         ),
-        Claim("RSDM's descent is one off the manifold: its projection does not converge", artefact),
+        Claim("RSDM's descent is one off the manifold: the gap of its projection is far larger", artefact),
         Claim("POGO stays as near the manifold as RGD all along (within a factor of ten)", near_rgd),
         Claim("POGO with Barzilai–Borwein gets there first of all, at least twice as fast", leads(("POGO-BB",), 2)),
     )

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from orthoptim_experiments.harness import methods
 from orthoptim_experiments.harness.experiment import configuration
+from orthoptim_experiments.harness.methods import PAPER
 from orthoptim_experiments.problems.cnn import experiment as cnn
 from orthoptim_experiments.problems.vit import experiment as vit
 
@@ -20,14 +21,17 @@ SIZES = {
 # SLPG has no safeguard, and with the paper's learning rate it diverges on so small a network
 SMALLER = {("filters", "SLPG"): {"lr": 1e-4}}
 
-CASES = [(variant, method) for variant in ("filters", "kernels", "none") for method in cnn.OPTIONS[variant]]
-CASES += [("vit", method) for method in vit.OPTIONS]
+COMPARED = (*PAPER, "POGO-strict", "Adam")
+TABLES = {**cnn.OPTIONS, "vit": vit.OPTIONS}
+CASES = [(variant, method) for variant, table in TABLES.items() for method in COMPARED if method in table]
+CASES += [("kernels", "geoopt"), ("filters", "torch-orthogonal")]
 
 # steps of length ξ ≤ 0.05 leave a distance of at most ¾ξ⁴ = 5e-6
 SHORT = {"lr": 0.05, "base": "VAdam"}
 
 # the largest distance/√p at the end of a training
 FEASIBLE = {"POGO": 1e-5, "RGD": 1e-5, "RSDM": 1e-5, "SLPG": 1e-3, "Landing": 0.5, "LandingPC": 0.5}
+FEASIBLE |= dict.fromkeys(("POGO-strict", "geoopt", "torch-orthogonal"), 1e-5)
 
 
 def make(images, variant, method, options=None, seed=0, **sizes):

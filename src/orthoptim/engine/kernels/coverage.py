@@ -1,0 +1,79 @@
+"""Which buckets a kernel steps."""
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from orthoptim.base import SGD, VAdam
+from orthoptim.engine.buckets import Bucket
+from orthoptim.engine.kernels.step import KernelStep, members_of
+from orthoptim.engine.kernels.table import describable
+from orthoptim.engine.rule import UpdateRule
+from orthoptim.stiefel.cost_model import TINY
+from orthoptim.views import View
+
+LANDINGS = ("safe", "strict", "half", "newton-schulz")
+"""The others solve quartics in float64."""
+
+MOST_ROWS = 32
+"""The largest p whose p×p products fit into the registers."""
+
+MOST_COMPLEX_ROWS = 16
+"""The same for complex matrices: the products of two planes of 32×32 do not fit into the registers."""
+
+MOST_COLUMNS = 1 << 16
+"""The largest n that one program works through."""
+
+RESIDENT_BYTES = 96 << 10
+"""The size of X and G up to which the caches of a multiprocessor hold them from pass to pass."""
+
+
+def covers(
+    rule: UpdateRule, bucket: Bucket, params: Sequence[Tensor], states: Mapping[str, Sequence[Tensor]]
+) -> KernelStep | None:
+    """What steps a bucket in the place of its blocks; None: no kernel does.
+
+    Args:
+        rule: how the group is updated.
+        bucket: the matrices.
+        params: the parameters that the members of the bucket are positions in.
+        states: their states by name; empty before the first step.
+    """
+    if not _runs_on(bucket.device) or torch.compiler.is_compiling() or not _is_pogo(rule):
+        return None
+    name = kernel_name(bucket, params[bucket.members[0]].dtype, rule.base.normalized)
+    if name is None:
+        return None
+    view, side = View.of(rule.group["view"]), rule.group["side"]
+    parts = [view.part(params[i].shape, side) for i in bucket.members]
+    if not describable(members_of(rule, bucket, params, states), parts):
+        return None
+    return KernelStep(name, bucket, parts)
+
+
+def kernel_name(bucket: Bucket, stored: torch.dtype, normalized: bool) -> str | None:
+    """The kernel for matrices that are stored in a dtype; None: there is none."""
+    if bucket.n <= TINY and not bucket.dtype.is_complex:
+        return "tiny"
+    if stored not in (torch.float32, torch.complex64, torch.bfloat16) or bucket.p > MOST_ROWS:
+        return None
+    if bucket.dtype.is_complex and bucket.p > MOST_COMPLEX_ROWS:
+        return None
+    if normalized and 2 * bucket.p * bucket.n * bucket.dtype.itemsize > RESIDENT_BYTES:
+        return "gram"
+    return "direct" if bucket.n <= MOST_COLUMNS else None
+
+
+def _runs_on(device: torch.device) -> bool:
+    """Whether triton has a backend for the device; its interpreter works on CPU tensors."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return device.type == ("cpu" if interpreted else "cuda") and find_spec("triton") is not None
+
+
+def _is_pogo(rule: UpdateRule) -> bool:
+    """Whether the kernels compute what the method does; a subclass may do something else."""
+    known = vars(rule.method).get("has_kernels", False) and rule.base in (VAdam, SGD)
+    return known and rule.group["landing"] in LANDINGS

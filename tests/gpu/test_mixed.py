@@ -1,0 +1,189 @@
+"""Reduced products, emulated: the bounds of every form and landing hold, in IEEE and in mixed mode."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import orthoptim as oo
+from orthoptim import stiefel
+from tests.conformance.methods import point
+
+PRODUCTS = {
+    torch.ops.aten.mm.default: (0, 1),
+    torch.ops.aten.bmm.default: (0, 1),
+    torch.ops.aten.bmm.out: (0, 1),
+    torch.ops.aten.addmm.default: (1, 2),
+    torch.ops.aten.baddbmm.default: (1, 2),
+    torch.ops.aten.baddbmm.out: (1, 2),
+}
+DROPPED = {"tf32": 13, "bfloat16": 16}  # of the 23 bits of float32
+
+
+class Reduced(TorchDispatchMode):
+    """Rounds the factors of products while the switches allow it, and adds up in float32, as the hardware does."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.dropped, self.rounded = DROPPED[kind], 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        factors = PRODUCTS.get(func, ())
+        if factors and torch.get_float32_matmul_precision() != "highest":
+            self.rounded += 1
+            args = [self.round(a) if i in factors else a for i, a in enumerate(args)]
+        return func(*args, **(kwargs or {}))
+
+    def round(self, a):
+        if a.is_complex():
+            return (
+                torch.view_as_complex(self.round(torch.view_as_real(a.resolve_conj())))
+                if a.dtype == torch.complex64
+                else a
+            )
+        if a.dtype != torch.float32:
+            return a
+        bits, half = a.contiguous().view(torch.int32), 1 << (self.dropped - 1)
+        kept = (bits + (half - 1) + ((bits >> self.dropped) & 1)) & -(1 << self.dropped)
+        return kept.view(torch.float32)
+
+
+@pytest.fixture
+def reduced(request):
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def farthest(kind, precision, landing, base, shape, lr, steps, dtype=torch.float32, hostile=0.0, side="auto"):
+    """The largest distance ‖XXᴴ − I‖₂ of a run, in float64; and how many products were rounded."""
+    generator = torch.Generator().manual_seed(0)
+    x = point(*shape, dtype=dtype)
+    target = torch.randn(shape, dtype=dtype, generator=generator)
+    opt = oo.POGO([x], lr, base, landing=landing, matmul_precision=precision)
+    worst = 0.0
+    with Reduced(kind) as mode:
+        for _ in range(steps):
+            noise = torch.randn(shape, dtype=dtype, generator=generator)
+            x.grad = 0.3 * noise - target + hostile * x.detach()
+            opt.step()
+            with torch._C._DisableTorchDispatch():
+                exact = x.detach().to(torch.complex128 if dtype.is_complex else torch.float64)
+                worst = max(worst, float(torch.linalg.eigvalsh(exact @ exact.mH).sub(1).abs().max()))
+    return worst, mode.rounded
+
+
+FORMS = {"direct-n": (3, 12, 14), "direct-p": (3, 8, 24)}
+LANDINGS = ["safe", "strict", "half", "root", "argmin", "newton-schulz"]
+
+
+def floor(shape):
+    """Of float32, see shared bounds of the tests of policies: rounding of p×n matrices."""
+    return 1.5e-6 * shape[-2] ** 0.5
+
+
+@pytest.mark.usefixtures("reduced")
+@pytest.mark.parametrize("precision", ["ieee", "mixed"])
+@pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("landing", ["safe", "strict", "argmin"])
+@pytest.mark.parametrize("form", FORMS)
+def test_ordinary_steps_stay_within_the_bound_of_float32(form, landing, kind, precision):
+    shape, lr = FORMS[form], 0.1
+    found, rounded = farthest(kind, precision, landing, oo.VAdam(), shape, lr, 30)
+    bound = 0.75 * (1.5 * lr) ** 4 if landing in ("safe", "half", "root", "argmin") else 0.0
+    assert found <= 1.5 * max(bound, floor(shape))
+    assert (rounded > 0) == (precision == "mixed")
+
+
+@pytest.mark.usefixtures("reduced")
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.complex64, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1.5e-6)])
+def test_hostile_gradients_do_not_break_the_guarantee(landing, bound, form, kind, dtype):
+    shape = FORMS[form]
+    for lr, hostile in ((1e3, 0.0), (1.0, 1e4), (1e-2, 1e6), (1e12, 1e-3)):
+        for base in (oo.SGD(), oo.VAdam()):
+            found, _ = farthest(kind, "mixed", landing, base, shape, lr, 8, dtype, hostile)
+            assert found <= bound + floor(shape), (lr, hostile, base)
+
+
+@pytest.mark.usefixtures("reduced")
+def test_all_products_reduced_would_leave_the_manifold():
+    """What the mode is for: the same step without exact measurements is a thousand times as far away."""
+    x = point(64, 64).detach()[None]
+    worst = {True: 0.0, False: 0.0}
+    for mixed in worst:
+        y, generator = x.clone(), torch.Generator().manual_seed(0)
+        policy = stiefel.policy("safe", mixed=mixed)
+        for _ in range(40):
+            g = torch.randn(1, 64, 64, generator=generator) / 64
+            with Reduced("tf32"):
+                y = stiefel.pogo_step(y, g, 0.1, policy, "direct-n", normalized=True).x
+        worst[mixed] = float(stiefel.distance(y.double()).max())
+    assert worst[True] < 2e-5
+    assert worst[False] > 20 * worst[True]
+
+
+@pytest.mark.usefixtures("reduced")
+def test_construction_and_distance_are_exact():
+    for kind in DROPPED:
+        x = point(128, 128)
+        before = x.detach().clone()
+        with Reduced(kind):
+            oo.POGO([x], 0.1, matmul_precision="mixed")
+            assert oo.distance(x) < 1e-4
+        assert torch.equal(x, before)
+
+
+def test_the_form_measures_where_it_lands():
+    x = [point(4, 200)]
+    assert [bucket.form for bucket in oo.POGO(x, 0.1).plan()] == ["gram"]
+    assert [bucket.form for bucket in oo.POGO(x, 0.1, matmul_precision="mixed").plan()] == ["direct-p"]
+
+
+def test_without_reduced_products_only_clipped_leaps_differ():
+    x, y = point(5, 6), point(5, 6)
+    opts = [oo.POGO([x], 0.1), oo.POGO([y], 0.1, matmul_precision="mixed")]
+    for _ in range(3):
+        x.grad = y.grad = torch.randn(5, 6)
+        for opt in opts:
+            opt.step()
+    assert torch.equal(x, y)
+
+
+def test_switches_are_as_before_after_a_step():
+    torch.set_float32_matmul_precision("high")
+    try:
+        x = point(5, 6)
+        opt = oo.POGO([x], 0.1, matmul_precision="mixed")
+        x.grad = torch.randn(5, 6)
+        opt.step()
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"matmul_precision": "half"}, "matmul_precision"),
+        ({"matmul_precision": "mixed", "compile": True}, "compile"),
+        ({"matmul_precision": "mixed", "base": oo.BB()}, "BB"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(options, word):
+    with pytest.raises(ValueError, match=word):
+        oo.POGO([point(4, 6)], 0.1, **options)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("reduced")
+@pytest.mark.parametrize("precision", ["ieee", "mixed"])
+@pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("landing", LANDINGS)
+@pytest.mark.parametrize("shape", [(64, 64), (32, 128)])
+@pytest.mark.parametrize("lr", [0.02, 0.1])
+def test_a_thousand_steps(shape, landing, kind, precision, lr):
+    found, _ = farthest(kind, precision, landing, oo.VAdam(), shape, lr, 1000)
+    bound = 0.75 * (1.5 * lr) ** 4 if landing in ("safe", "half", "root", "argmin") else 0.0
+    assert found <= 1.5 * max(bound, floor(shape))
