@@ -79,6 +79,7 @@ def requires(*methods: str, subject: str = "", lost: bool = False) -> Callable[[
         subject: the one that it praises, by default POGO if it is among them; if that diverges, the claim fails.
         lost: whether the claim is about divergence, and takes trials that diverged.
     """
+    methods = tuple(dict.fromkeys(methods))
     subject = subject or ("POGO" if "POGO" in methods else "")
 
     def decorate(judge: Judge) -> Judge:
@@ -131,8 +132,14 @@ def target_of(run: Run) -> Target:
 
 
 def mean_to(run: Run, method: str, axis: str = "") -> float:
-    """Geometric mean over seeds of the time (or the steps) to the target; inf unless all seeds reach it."""
-    reached = arrival(ended(run, method), target_of(run), axis or clock_of(run.config))
+    """Geometric mean over seeds of the time (or the steps) to the target; inf unless all seeds reach it.
+
+    Only the seeds that all methods have ended on count: seeds differ more than methods.
+    """
+    each = [seeds for name in run.methods if (seeds := {trial.seed for trial in ended(run, name)})]
+    common = set.intersection(*each) if each else set()
+    trials = [trial for trial in ended(run, method) if trial.seed in common]
+    reached = arrival(trials, target_of(run), axis or clock_of(run.config))
     return reached.estimate.mean if reached.estimate is not None and reached.all else math.inf
 
 

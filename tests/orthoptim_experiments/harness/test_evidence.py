@@ -156,6 +156,12 @@ def _plain(text):
     return re.sub(r"[^a-z0-9]+", "", text.lower().replace("λ", "").replace("η", "").replace("ε", ""))
 
 
+def test_means_are_over_the_seeds_that_all_methods_have_ended_on():
+    pogo = [trial("POGO", [1.0, 1e-6], [0.0, t], seed=s) for s, t in enumerate((1.0, 100.0))]
+    run = made(*pogo, trial("RGD", [1.0, 1e-6], [0.0, 2.0]), trial("RGD", [1.0], [0.0], status=None, seed=1))
+    assert [claims.mean_to(run, name) for name in ("POGO", "RGD")] == [pytest.approx(1), pytest.approx(2)]
+
+
 def test_terminal_and_page_show_the_numbers_of_one_summary():
     trials = [trial("POGO", [1.0, 1e-6], [0.0, t], seed=s) for s, t in enumerate((1.0, 2.0, 64.0))]
     run = made(*trials)

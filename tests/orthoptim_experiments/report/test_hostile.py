@@ -11,7 +11,7 @@ from tests.orthoptim_experiments import hostile
 
 
 def test_hostile_files_make_a_page_or_one_line(tmp_path):
-    trial = hostile.attack(30, 0, tmp_path, draw_every=15)
+    trial = hostile.attack(30, 1, tmp_path, draw_every=15)
     assert trial.violations == []
     assert trial.files == 30
     assert 0 < trial.pages < 30
