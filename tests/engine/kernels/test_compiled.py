@@ -59,7 +59,8 @@ def compile_for(target, kernel, values):
     if target.startswith("gfx"):
         text = compiled.asm["amdgcn"]
         registers = re.search(r"\.vgpr_count:\s+(\d+)", text)[1]
-        spilled = re.findall(r"\.[vs]gpr_spill_count:\s+(\d+)", text)
+        # scalar registers are spilled to lanes of vector registers, not to memory
+        spilled = re.findall(r"\.(?:vgpr_spill_count|private_segment_fixed_size):\s+(\d+)", text)
         assert len(spilled) == 2
     else:
         text = resource_usage(compiled.asm["cubin"], kernel.__name__)

@@ -10,7 +10,7 @@ from torch import Tensor
 from orthoptim.base import SGD, VAdam
 from orthoptim.engine.buckets import Bucket
 from orthoptim.engine.kernels.step import KernelStep, members_of
-from orthoptim.engine.kernels.table import describable
+from orthoptim.engine.kernels.table import Members, describable
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel.cost_model import TINY
 from orthoptim.views import View
@@ -49,7 +49,8 @@ def covers(
         return None
     view, side = View.of(rule.group["view"]), rule.group["side"]
     parts = [view.part(params[i].shape, side) for i in bucket.members]
-    if not describable(members_of(rule, bucket, params, states), parts):
+    members = members_of(rule, bucket, params, states)
+    if not _has_expected_types(members, bucket) or not describable(members, parts):
         return None
     return KernelStep(name, bucket, parts)
 
@@ -65,6 +66,14 @@ def kernel_name(bucket: Bucket, stored: torch.dtype, normalized: bool) -> str | 
     if normalized and 2 * bucket.p * bucket.n * bucket.dtype.itemsize > RESIDENT_BYTES:
         return "gram"
     return "direct" if bucket.n <= MOST_COLUMNS else None
+
+
+def _has_expected_types(members: Members, bucket: Bucket) -> bool:
+    """Whether the states are what kernels take them for: a loaded state may count in another dtype."""
+    counters = (*members.num_updates, *members.clipped, *members.rescued)
+    expected = [(counters, torch.int32), (members.square, bucket.real_dtype)]
+    expected += [((*members.buffer, *members.master), bucket.dtype)]
+    return all(t.dtype == dtype and t.device == bucket.device for tensors, dtype in expected for t in tensors)
 
 
 def _runs_on(device: torch.device) -> bool:
