@@ -24,7 +24,7 @@ test-integrations: .venv/integrations
 
 # The site, into docs/_build/html; needs no network, and a warning is an error. Then every code block of its pages runs.
 docs: .venv/docs
-	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	$(BIN)/sphinx-build --fresh-env --write-all --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	$(BIN)/pytest -q -m docs tests/docs
 
 # The wheel and the source distribution, into dist/, checked.

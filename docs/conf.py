@@ -1,9 +1,11 @@
 """The site: `make docs` builds it into docs/_build/html, without a network; a warning is an error."""
 
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small matrices: threads wait for each other
 sys.path[:0] = [str(HERE / "_ext"), str(HERE / "tools"), str(HERE.parent / "src")]
 
 import figures  # noqa: E402  (docs/tools: draws the pictures of the pages)

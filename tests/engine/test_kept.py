@@ -146,3 +146,12 @@ def test_ordinary_steps_make_nothing_anew(monkeypatch):
     params[0].grad = None
     opt.step()
     assert made == ["lists", "plan"]
+
+
+def test_a_plan_of_divided_parameters_is_there_before_the_first_step():
+    weight = torch.nn.Parameter(oo.orthogonalize_(torch.empty(6, 3), view=oo.View("matrix", split=2), init="random"))
+    opt = oo.POGO([weight], lr=0.1, view=oo.View("matrix", split=2))
+    before = opt.plan()
+    weight.grad = torch.ones(6, 3)
+    opt.step()
+    assert [row.matrices for row in before] == [row.matrices for row in opt.plan()] == [2]

@@ -48,6 +48,7 @@ class GroupTensors:
     ) -> None:
         self.params, self.states = params, states
         self._kinds, self._all = rule.kinds, list(rule.group["params"])
+        self._dtypes = list(map(_dtype, self._all))
         self._missing = [param.grad is None for param in self._all]
         steps = {id(param) for param in params}
         self._steps = None if len(steps) == len(self._all) else [id(param) in steps for param in self._all]
@@ -57,6 +58,8 @@ class GroupTensors:
     def grads(self, rule: UpdateRule, state: Mapping[Tensor, Any]) -> list[Tensor] | None:
         """The gradients of ``params``; ``None`` where another tensor steps, or one with another state."""
         if self._kinds != rule.kinds or not _same(self._all, rule.group["params"]):
+            return None
+        if list(map(_dtype, self._all)) != self._dtypes:  # model.to(dtype) keeps the tensors
             return None
         grads = [param.grad for param in self._all]
         if [grad is None for grad in grads] != self._missing:
@@ -72,7 +75,7 @@ class GroupTensors:
         return chosen if same else None
 
 
-_layout = attrgetter("layout")
+_dtype, _layout = attrgetter("dtype"), attrgetter("layout")
 
 
 def _names(held: list[dict[str, Tensor]]) -> list[str]:

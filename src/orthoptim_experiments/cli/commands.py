@@ -172,7 +172,7 @@ def scale(
 
     POGO as the library shards it, for both placements, against gathering every matrix on every rank, against sending
     each to an owner by itself, and against Muon done so. One rank at a time is run, without data and without peers;
-    nothing is timed. Takes about a minute.
+    nothing is timed but the host. Takes some minutes of one core.
     """
     from orthoptim_experiments.bench.scale.models import MODELS
     from orthoptim_experiments.bench.scale.tables import scale as run_scale  # imports torch.distributed.tensor
