@@ -51,7 +51,7 @@ def gathered(tensors: Sequence[Tensor]) -> Tensor | None:
 
 def scatter_(tensors: Sequence[Tensor], values: Tensor) -> bool:
     """Write values (k, ...) to tensors of one shape in one launch; False: that is left to torch."""
-    if values.dtype != tensors[0].dtype or values.is_conj() or not _serves(tensors):
+    if torch.compiler.is_compiling() or values.dtype != tensors[0].dtype or values.is_conj() or not _serves(tensors):
         return False
     torch.ops.orthoptim.scatter(_table(tensors), values.contiguous())
     return True
