@@ -152,10 +152,10 @@ class Length(NamedTuple):
     clipped: Tensor | None
     size: Tensor
 
-    @property
-    def square(self) -> Tensor | None:
-        """(s‖R‖_F)²; ``None`` if the policy never clips."""
-        return None if self.clipped is None else self.s * self.s * self.size
+
+def leap_square(length: Length) -> Tensor | None:
+    """(s‖R‖_F)²; ``None`` if the policy never clips. No property: torch 2.9 traces none of a named tuple."""
+    return None if length.clipped is None else length.s * length.s * length.size
 
 
 def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:

@@ -19,6 +19,7 @@ from orthoptim.stiefel.policies import (
     clip,
     half_factors,
     land,
+    leap_square,
     rescue,
 )
 
@@ -135,7 +136,7 @@ def _land(c: Upper, p: int, policy: Policy, length: Length | None) -> tuple[Uppe
     top = reduce(torch.maximum, diagonal)
     if size is None and are_between(top, policy):
         return c, -0.5, None, top
-    rho, lands, flag = rescue(top, p, policy, size, None if length is None else length.square)
+    rho, lands, flag = rescue(top, p, policy, size, None if length is None else leap_square(length))
     factor, shift = half_factors(rho, lands)
     q = {
         (i, j): torch.addcmul(shift, entry, factor, out=entry) if i == j else entry.mul_(factor)
