@@ -150,7 +150,7 @@ def _compile(function: Callable[..., Any], args: Sequence[Any], number: int) -> 
     name = f"<orthoptim pointwise {number}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # where Triton looks for it
     scope = {"triton": importlib.import_module("triton"), "tl": importlib.import_module("triton.language")}
-    exec(compile(source, name, "exec"), scope)  # nosec B102 (our own words)
+    exec(compile(source, name, "exec"), scope)  # nosec B102
     return _Kernel(scope[f"pointwise_{number}"], dtypes, spec)
 
 

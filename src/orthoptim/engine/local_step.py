@@ -165,6 +165,7 @@ class LocalStep:
         former, step = self._block_steps.get((rule.index, form), (None, None))
         if former is not None and step is not None and (former.options, former.kinds) == (rule.options, rule.kinds):
             step.update, step.hyperparameters = rule.method.update_whole, rule.hyperparameters
+            step.group.update(rule.group)  # hyperparameters of the base stand there, and are constants of a graph
             return step
         method, group = rule.method, {**rule.group, "form": form}
         step = BlockStep(

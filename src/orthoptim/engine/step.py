@@ -64,7 +64,7 @@ class BlockStep:
     def __init__(
         self,
         update: Callable[..., Update],
-        group: Mapping[str, Any],
+        group: dict[str, Any],
         hyperparameters: Mapping[str, Any],
         kinds: Mapping[str, Kind],
         decomposes: bool,

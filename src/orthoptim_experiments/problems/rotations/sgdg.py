@@ -57,7 +57,7 @@ class SGDG(torch.optim.Optimizer):
         if not state:
             state["momentum_buffer"] = torch.zeros_like(param)
         x = param.clone()
-        if random.randint(1, 101) == 1:
+        if random.randint(1, 101) == 1:  # nosec B311
             x = stiefel.row_qr(x)
         assert param.grad is not None
         velocity = group["momentum"] * state["momentum_buffer"] - param.grad
