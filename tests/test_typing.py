@@ -89,6 +89,6 @@ def test_the_types_name_what_there_is():
 
     assert get_args(literals.LandingPolicy) == stiefel.POLICIES
     assert get_args(literals.Metric) == stiefel.METRICS
-    assert get_args(literals.Retraction) == tuple(stiefel.RETRACTIONS)
+    assert get_args(literals.Retraction) == (*stiefel.RETRACTIONS, *stiefel.CAYLEY)
     for sampling in get_args(literals.Sampling):
         oo.RSDM([torch.nn.Parameter(torch.eye(3))], 0.1, r=2, sampling=sampling)

@@ -19,6 +19,7 @@ def arguments(name, x):
 
 def test_these_step_columns():
     others = {"rgd", "rsdm", "rsdm-permutation", "landing", "slpg-bb"}  # QR, draws, relative gradients, buffers
+    others |= {"rgd-cayley", "rgd-cayley-iterative"}  # n×n systems
     assert set(STEPPING_COLUMNS) == set(OPTIMIZERS) - others
 
 

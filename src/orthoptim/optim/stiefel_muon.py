@@ -102,7 +102,7 @@ class StiefelMuon(Orthoptimizer):
         policy, g = stiefel.policy(group["landing"]), direction.matrices
         table = quintics(group["ns_coefficients"], group["ns_steps"])
         eta = lr.expand(x.shape[0])
-        if group["form"] == "skew":
+        if group.get("form") == "skew":
             b, entry = yield [x @ g.mH, stiefel.largest(g)]
             # in units of the largest entry no square overflows
             k = (b.mH - b).mul_(0.5 / _unit(entry))

@@ -17,9 +17,11 @@ def hadamard(n: int, *, dtype: torch.dtype | None = None, device: torch.device |
         ValueError: if n is not 2ᵏ times an order that Paley's constructions have.
 
     Example:
-        >>> hadamard(2) * 2**0.5
-        tensor([[ 1.,  1.],
-                [ 1., -1.]])
+        >>> hadamard(4) * 2
+        tensor([[ 1.,  1.,  1.,  1.],
+                [-1.,  1., -1.,  1.],
+                [-1.,  1.,  1., -1.],
+                [-1., -1.,  1.,  1.]])
     """
     order, doublings = n, 0
     while not _has_block(order):

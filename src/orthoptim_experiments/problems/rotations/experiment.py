@@ -71,7 +71,7 @@ start). SGDG is the optimizer that such pipelines use, with the defects of the p
     claims = (
         Claim("A random rotation is better than none", judges.random_helps),
         Claim("Learned rotations are better than those they start from", judges.learning_helps),
-        Claim("SGDG's rotations are not shown to be better than POGO's", judges.pogo_against_sgdg),
+        Claim("POGO finds rotations as good as SGDG's, or better", judges.pogo_against_sgdg),
         Claim("Of the learners only SGDG leaves the manifold by more than 1e-4", judges.feasible),
     )
     panels = (

@@ -14,7 +14,7 @@ from orthoptim_experiments.harness.records import Run
 from orthoptim_experiments.problems.matrix import MatrixProblem
 from orthoptim_experiments.problems.pca.problem import PCAProblem
 from orthoptim_experiments.problems.procrustes.problem import ProcrustesProblem
-from orthoptim_experiments.problems.rotations.claims import last, paired
+from orthoptim_experiments.problems.rotations.claims import is_below, last, paired
 from orthoptim_experiments.problems.spectral import contenders  # noqa: F401  (registers its methods)
 
 
@@ -79,7 +79,7 @@ def spectral_wins(run: Run) -> Verdict:
         for method in _METHODS
     ]
     text = f"log₁₀ of the gap: {'; '.join(parts)}; StiefelMuon − POGO-VAdam {mean:+.2f} ± {half:.2f} ({count} seeds)"
-    return verdict(mean + half < 0, text)
+    return verdict(is_below(run, "StiefelMuon", "POGO-VAdam", "log_gap"), text)
 
 
 _METHODS = ("StiefelMuon", "POGO-VAdam")

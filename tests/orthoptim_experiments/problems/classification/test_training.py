@@ -24,7 +24,9 @@ SMALLER = {("filters", "SLPG"): {"lr": 1e-4}}
 COMPARED = (*PAPER, "POGO-strict", "Adam")
 TABLES = {**cnn.OPTIONS, "vit": vit.OPTIONS}
 CASES = [(variant, method) for variant, table in TABLES.items() for method in COMPARED if method in table]
-CASES += [("kernels", "geoopt"), ("filters", "torch-orthogonal")]
+CASES += [("filters", "torch-orthogonal")]
+if methods.find("geoopt").installed:
+    CASES += [("kernels", "geoopt")]
 
 # steps of length ξ ≤ 0.05 leave a distance of at most ¾ξ⁴ = 5e-6
 SHORT = {"lr": 0.05, "base": "VAdam"}
