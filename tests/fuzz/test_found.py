@@ -6,7 +6,7 @@ import torch
 import orthoptim
 from tests.fuzz.gradients import Gradient
 from tests.fuzz.machine import replay
-from tests.fuzz.operations import Overwrite, Recover, SetLr, Step
+from tests.fuzz.operations import AddGroup, Overwrite, Recover, SetLr, Step
 from tests.fuzz.start import METHODS, Group, Start
 
 
@@ -172,3 +172,12 @@ def test_a_value_beyond_half_precision_is_not_written(method):
     options = {"pogo": {"landing": "half"}, "slpg": {}, "landingpc": {"tau": None}}[method]
     begin = start(method, 2, 8, 6, lr=1e6, dtype="float16", options=options)
     replay(begin, [step("tangent_1e3"), step("noise", seed=1)])
+
+
+def test_a_gram_step_that_overflows_where_its_c_is_finite_is_not_written():
+    """C is put together from XXᴴ, XGᴴ and GGᴴ: a long leap along a G that is almost normal is not seen by it."""
+    first = Group(((8, 5),), lr=1.0, options={"view": "filters", "side": "columns", "landing": "argmin"})
+    options = {"view": "matrix", "side": "auto", "landing": "half", "maximize": True}
+    second = Group(((5, 1, 12),), lr=1e20, base="vadam-no-eps", options=options)
+    gradient = Step((Gradient(("almost_normal_1e9",)),), 275148101)
+    replay(Start("pogo", (first,), seed=342995151), [AddGroup(second, 840781001), gradient])

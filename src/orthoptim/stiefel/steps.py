@@ -168,7 +168,10 @@ def gram(leap: Leap, policy: Policy) -> Step:
     d = _plus_times(landing.matrix(), torch.baddbmm(b, q, b, alpha=weight), half)
     f = _times_(torch.baddbmm(a, q, a, alpha=weight), scaled)
     new = torch.baddbmm(x, d, x)
-    return _landed(torch.baddbmm(new, f, g, alpha=-1, out=_out(new)), length, landing, policy)
+    new = torch.baddbmm(new, f, g, alpha=-1, out=_out(new))
+    if policy.clip is None:  # C does not see M, and nothing bounds s‖G‖: X⁺ may overflow where C is finite
+        return Step(new, length.clipped, landing.rescued)
+    return _landed(new, length, landing, policy)
 
 
 def tiny(leap: Leap, policy: Policy) -> Step:
