@@ -27,6 +27,7 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "mathml",
+    "formula",
     "results_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}

@@ -159,6 +159,8 @@ assert all(map(torch.equal, model.parameters(), resumed.parameters()))
 
 worst = max(row.max_distance for row in resumed_opt.drift())
 print(f"loss {first_loss:.3f} -> {again:.3f}, test accuracy {accuracy(resumed):.1%}, largest distance {worst:.1e}")
+assert again < first_loss
+assert worst <= 1e-5
 
 # %%
 # Where next: :doc:`/choosing` for the method, base and learning rate; :doc:`/guides/index` for convolutions, attention,
