@@ -19,7 +19,7 @@ from orthoptim.engine.rule import Update, UpdateRule
 from orthoptim.engine.state import newest
 from orthoptim.pointwise import pointwise
 from orthoptim.precision import full_precision
-from orthoptim.stiefel import can_look, is_deficient, max_entry
+from orthoptim.stiefel import can_look, is_deficient, is_single, max_entry
 from orthoptim.stiefel.cost_model import is_gpu
 from orthoptim.tensors import local_part
 from orthoptim.user_warnings import warn_user
@@ -95,11 +95,13 @@ class LocalStep:
     def _block_step(self, rule: UpdateRule, form: str) -> "BlockStep":
         """What steps the blocks of a form; kept while the options are the same, as it holds compiled code."""
         step = self._block_steps.get((rule.index, form))
+        if step is not None and step.rule is rule:
+            return step
         if step is None or (step.rule.options, step.rule.kinds) != (rule.options, rule.kinds):
             step = BlockStep(rule, form)
             if not torch.compiler.is_compiling():
                 self._block_steps[rule.index, form] = step
-        elif step.rule is not rule:
+        else:
             step.rule = rule
             step.group.update(rule.group)  # hyperparameters of the base stand there, and are constants of a graph
         return step
@@ -163,7 +165,9 @@ class BlockStep:
         tensors.write_("param", new_x)
         if tensors.half:
             tensors.write_("master", new_x)
-        if tensors.steps:
+        if len(tensors.steps) == 1:
+            _increment_(tensors.steps[0])
+        elif tensors.steps:
             torch._foreach_add_(tensors.steps, 1)
 
     def compute(
@@ -179,7 +183,10 @@ class BlockStep:
             largest: the largest entry that the parameters can hold, where that is less than X can.
         """
         rule = self.rule
-        t = _step_number(state["num_updates"], lr)
+        if is_single(x):
+            t = lr.new_full((1,), state["num_updates"].item() + 1)
+        else:
+            t = _step_number(state["num_updates"], lr)
         ascent = -grad if self.group["maximize"] else grad
         if self._replaces_gradient:
             ascent = rule.method.gradient(x, ascent, self.group)
@@ -191,7 +198,7 @@ class BlockStep:
         self,
         x: Tensor,
         direction: Direction,
-        new_state: State,
+        new_state: dict[str, Any],
         state: State,
         t: Tensor,
         lr: Tensor,
@@ -217,6 +224,8 @@ class BlockStep:
         new_state = {**new_state, **update.state}
         if update.finite and update.rescued is None and largest is None:
             return update.x, _count_all(state, update, new_state)
+        new_state = {name: _as_tensor(value, state[name]) for name, value in new_state.items()}
+        update = update._replace(clipped=None if update.clipped is None else _as_tensor(update.clipped, x, torch.bool))
         probe = _probe(direction, update, total)
         del direction, t, total
         looks = can_look(x)
@@ -285,12 +294,25 @@ def _masked(probe: Tensor, *numbers: Tensor, flags: int) -> tuple[Tensor, ...]:
     return finite, *counted, *masked
 
 
-def _count_all(state: State, update: Update, new_state: State) -> State:
+def _as_tensor(value: Tensor | float, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A value for each matrix; a Python number as (1,)."""
+    return value if isinstance(value, Tensor) else like.new_full((1,), value, dtype=dtype)
+
+
+def _increment_(count: Tensor) -> Tensor:
+    """Add one; to a number on a CPU as Python does, which takes half the time."""
+    return count.fill_(count.item() + 1) if count.numel() == 1 and can_look(count) else count.add_(1)
+
+
+def _count_all(state: State, update: Update, new_state: dict[str, Any]) -> State:
     """The new state where all matrices take the step."""
     old = set(map(id, state.values()))  # which may be written to before it is read
     new = {name: value.clone() if id(value) in old else value for name, value in new_state.items()}
-    new["num_updates"] = state["num_updates"].add_(1)
-    if update.clipped is not None:
+    for name, value in new.items():
+        if isinstance(value, float):  # that of a single matrix
+            new[name] = state[name].fill_(value)
+    new["num_updates"] = _increment_(state["num_updates"])
+    if update.clipped is not None and update.clipped is not False:
         new["clipped"] = state["clipped"].add_(update.clipped)
     return new
 
