@@ -95,15 +95,15 @@ class LocalStep:
     def _block_step(self, rule: UpdateRule, form: str) -> "BlockStep":
         """What steps the blocks of a form; kept while the options are the same, as it holds compiled code."""
         step = self._block_steps.get((rule.index, form))
-        if step is not None and step.rule is rule:
-            return step
-        if step is None or (step.rule.options, step.rule.kinds) != (rule.options, rule.kinds):
-            step = BlockStep(rule, form)
-            if not torch.compiler.is_compiling():
-                self._block_steps[rule.index, form] = step
-        else:
+        if step is not None and (
+            step.rule is rule or (step.rule.options, step.rule.kinds) == (rule.options, rule.kinds)
+        ):
             step.rule = rule
             step.group.update(rule.group)  # hyperparameters of the base stand there, and are constants of a graph
+            return step
+        step = BlockStep(rule, form)
+        if not torch.compiler.is_compiling():
+            self._block_steps[rule.index, form] = step
         return step
 
     def _warn_of_far(self, rule: UpdateRule, members: list[tuple[Tensor, int]], rescued: Tensor) -> None:
