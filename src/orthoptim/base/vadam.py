@@ -69,7 +69,7 @@ class VAdam(Base):
         return scale, {"exp_avg_sq": exp_avg_sq}
 
     @staticmethod
-    def scale_on_host(grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[float, dict[str, float]]:
+    def scale_on_host(grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[float, State]:
         """See :meth:`Base.scale_on_host`; as ``_scale``, which says why."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
         info, steps = torch.finfo(grad.dtype), t.item()
@@ -79,7 +79,8 @@ class VAdam(Base):
         root = math.sqrt(exp_avg_sq / corrections[1]) if exp_avg_sq >= 0 else math.nan
         if eps < info.tiny**0.5:
             root = max(root, info.tiny**0.5)
-        return min(1 / (corrections[0] * (root + eps)), info.max), {"exp_avg_sq": exp_avg_sq}
+        scale = min(1 / (corrections[0] * (root + eps)), info.max)
+        return scale, {"exp_avg_sq": state["exp_avg_sq"].new_full((1,), exp_avg_sq)}
 
 
 @pointwise

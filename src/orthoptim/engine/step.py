@@ -198,7 +198,7 @@ class BlockStep:
         self,
         x: Tensor,
         direction: Direction,
-        new_state: dict[str, Any],
+        new_state: State,
         state: State,
         t: Tensor,
         lr: Tensor,
@@ -224,8 +224,8 @@ class BlockStep:
         new_state = {**new_state, **update.state}
         if update.finite and update.rescued is None and largest is None:
             return update.x, _count_all(state, update, new_state)
-        new_state = {name: _as_tensor(value, state[name]) for name, value in new_state.items()}
-        update = update._replace(clipped=None if update.clipped is None else _as_tensor(update.clipped, x, torch.bool))
+        if isinstance(update.clipped, bool):
+            update = update._replace(clipped=x.new_full((1,), update.clipped, dtype=torch.bool))
         probe = _probe(direction, update, total)
         del direction, t, total
         looks = can_look(x)
@@ -294,23 +294,15 @@ def _masked(probe: Tensor, *numbers: Tensor, flags: int) -> tuple[Tensor, ...]:
     return finite, *counted, *masked
 
 
-def _as_tensor(value: Tensor | float, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A value for each matrix; a Python number as (1,)."""
-    return value if isinstance(value, Tensor) else like.new_full((1,), value, dtype=dtype)
-
-
 def _increment_(count: Tensor) -> Tensor:
     """Add one; to a number on a CPU as Python does, which takes half the time."""
     return count.fill_(count.item() + 1) if count.numel() == 1 and can_look(count) else count.add_(1)
 
 
-def _count_all(state: State, update: Update, new_state: dict[str, Any]) -> State:
+def _count_all(state: State, update: Update, new_state: State) -> State:
     """The new state where all matrices take the step."""
     old = set(map(id, state.values()))  # which may be written to before it is read
     new = {name: value.clone() if id(value) in old else value for name, value in new_state.items()}
-    for name, value in new.items():
-        if isinstance(value, float):  # that of a single matrix
-            new[name] = state[name].fill_(value)
     new["num_updates"] = _increment_(state["num_updates"])
     if update.clipped is not None and update.clipped is not False:
         new["clipped"] = state["clipped"].add_(update.clipped)
