@@ -78,7 +78,7 @@ def make_buckets(
         states: further tensors of each parameter that are to be written in parts where the parameter is.
         compile: whether a compiler is at work: it fuses the step of tiny matrices into one pass over memory, so these
             are then neither cut nor laid out anew.
-        cap_mb: how much of a bucket a block may hold on a GPU.
+        cap_mb: how much of a bucket a block may hold; on a CPU, no more than fits the cache.
     """
     kinds: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
     for index, param in enumerate(params):

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
 from orthoptim.engine.blocks import is_dense
+from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel.cost_model import BLOCK_BYTES, BLOCK_CAP_MB, TINY, block_size, is_gpu
-from orthoptim.tensors import compute_dtype, has_values, is_dtensor
+from orthoptim.tensors import HALF_DTYPES, compute_dtype, has_values, is_dtensor
 from orthoptim.views import View
 
 
@@ -70,6 +71,30 @@ def create(param: Tensor, state: dict[str, Tensor], group: Mapping[str, Any], ki
             state[name] = empty_entries(param, group, spec.dtype).zero_()
 
 
+def init_states(rule: UpdateRule, params: list[Tensor], states: list[dict[str, Tensor]]) -> list[Tensor]:
+    """The states of plain parameters as one list, the tensors of one parameter after those of another.
+
+    What is missing is created, and new states of like parameters lie side by side.
+
+    Args:
+        rule: how their group is updated.
+        params: the parameters.
+        states: their states.
+    """
+    needed = {name for name in rule.state_names if name != "master"}
+    half = {param.dtype for param in params} & HALF_DTYPES
+    new = []
+    for param, state in zip(params, states, strict=True):
+        if not needed <= state.keys() or (half and param.dtype in half and "master" not in state):
+            create(param, state, rule.group, rule.kinds)
+            new.append(state)
+    if new:
+        lay_together(new, rule.group["block_cap_mb"])
+    # a parameter that needs no master copy is its own
+    pairs = zip(params, states, strict=True)
+    return [state.get(name, param) for param, state in pairs for name in rule.state_names]
+
+
 def empty_entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
     """Memory for a value of each entry, in the shape of the parameter.
 
@@ -82,7 +107,11 @@ def empty_entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -
     batch, p, n, *_ = view.part(param.shape, group["side"])
     count = batch.numel()
     # of fewer matrices there may be several parameters in a block
-    if n <= TINY and not is_gpu(param.device.type) and 2 * count > block_size(p, n, dtype.itemsize):
+    if (
+        n <= TINY
+        and not is_gpu(param.device.type)
+        and 2 * count > block_size(p, n, dtype.itemsize, cap_mb=group["block_cap_mb"])
+    ):
         return param.new_empty(p * n, count, dtype=dtype).mT.view(param.shape)
     return torch.empty_like(param, dtype=dtype)
 
@@ -102,7 +131,7 @@ def lay_together(states: Sequence[dict[str, Tensor]], cap_mb: float = BLOCK_CAP_
 
     Args:
         states: of like parameters, in their order.
-        cap_mb: how much a block may hold on a GPU.
+        cap_mb: how much a block may hold.
     """
     alike: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
     for state in states:
@@ -128,7 +157,7 @@ def lay_together(states: Sequence[dict[str, Tensor]], cap_mb: float = BLOCK_CAP_
 
 def _room(value: Tensor, cap_mb: float) -> float:
     """Bytes of a block."""
-    return cap_mb * 2**20 if is_gpu(value.device.type) else BLOCK_BYTES
+    return cap_mb * 2**20 if is_gpu(value.device.type) else min(BLOCK_BYTES, cap_mb * 2**20)
 
 
 def _lay_in_one_room(members: list[tuple[dict[str, Tensor], str]]) -> None:

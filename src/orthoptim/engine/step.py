@@ -62,7 +62,7 @@ class LocalStep:
         return plan
 
     def last_plan(self, rule: UpdateRule, params: list[Tensor], local_views: Mapping[int, View]) -> LocalPlan:
-        """The plan of the last step if it still serves, else that of a step in which all parameters have a gradient."""
+        """The plan of the last step if it serves, else that of a step in which all parameters have a gradient."""
         plan = self._plans.get(rule.index)
         is_part = plan is not None and {*map(id, plan.params)} <= {*map(id, params)}
         if plan is not None and is_part and plan.serves(rule, plan.params, plan.states):
