@@ -122,7 +122,7 @@ def _cut(block: Block, size: int, whole: bool) -> list[Block]:
     if whole:
         step = max(1, size // count)
         chosen = [members[i : i + step] for i in range(0, len(members), step)]
-        return [block._replace(members=some, matrices=count * len(some)) for some in chosen]
+        return [block._replace(members=part, matrices=count * len(part)) for part in chosen]
     parts = list(pairwise([*range(0, count, size), count]))
     return [block._replace(members=[m], matrices=part[1] - part[0], part=part) for m in members for part in parts]
 

@@ -29,16 +29,20 @@ class Update(NamedTuple):
 
     x: Tensor
     state: State = {}  # noqa: RUF012  (a NamedTuple default; never changed)
-    clipped: Tensor | bool | None = None
+    clipped: Any = None  # Tensor | bool | None
     rescued: Tensor | None = None
     finiteness_probe: Tensor | None = None
     covers_direction: bool = False
     finite: bool = False
 
+    def flags(self) -> State:
+        """Which matrices to count, by the names of the counters."""
+        flags = {"clipped": self.clipped, "rescued": self.rescued}
+        return {name: flag for name, flag in flags.items() if flag is not None}
+
     def counts(self, finite: Tensor) -> State:
         """What to add to the counters of each matrix that takes the step."""
-        flags = {"clipped": self.clipped, "rescued": self.rescued}
-        return {"num_updates": finite, **{name: flag & finite for name, flag in flags.items() if flag is not None}}
+        return {"num_updates": finite, **{name: flag & finite for name, flag in self.flags().items()}}
 
 
 class UpdateRule:

@@ -137,37 +137,36 @@ def lay_together(states: Sequence[dict[str, Tensor]], cap_mb: float = BLOCK_CAP_
     for state in states:
         for name, value in state.items():
             # of a larger one there is but one in a block
-            if 2 * value.nbytes <= _room(value, cap_mb) and is_dense(value):
+            if 2 * value.nbytes <= _block_bytes(value, cap_mb) and is_dense(value):
                 like = (name, value.dtype, value.device, value.shape, value.stride())
                 alike.setdefault(like, []).append((state, name))
-    rooms: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
+    neighbours: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
     for kind, members in alike.items():
         state, name = members[0]
-        rooms.setdefault(kind[:3] if is_gpu(state[name].device.type) else kind, []).extend(members)
-    for members in rooms.values():
+        neighbours.setdefault(kind[:3] if is_gpu(state[name].device.type) else kind, []).extend(members)
+    for members in neighbours.values():
         state, name = members[0]
-        most, start, held = _room(state[name], cap_mb), 0, 0
+        most, start, size = _block_bytes(state[name], cap_mb), 0, 0
         for stop, (state, name) in enumerate(members):
-            if held and held + state[name].nbytes > most and is_gpu(state[name].device.type):
-                _lay_in_one_room(members[start:stop])
-                start, held = stop, 0
-            held += state[name].nbytes
-        _lay_in_one_room(members[start:])
+            if size and size + state[name].nbytes > most and is_gpu(state[name].device.type):
+                _move_to_one_tensor(members[start:stop])
+                start, size = stop, 0
+            size += state[name].nbytes
+        _move_to_one_tensor(members[start:])
 
 
-def _room(value: Tensor, cap_mb: float) -> float:
-    """Bytes of a block."""
+def _block_bytes(value: Tensor, cap_mb: float) -> float:
     return cap_mb * 2**20 if is_gpu(value.device.type) else min(BLOCK_BYTES, cap_mb * 2**20)
 
 
-def _lay_in_one_room(members: list[tuple[dict[str, Tensor], str]]) -> None:
+def _move_to_one_tensor(members: list[tuple[dict[str, Tensor], str]]) -> None:
     if len(members) < 2:
         return
     values = [state[name] for state, name in members]
-    room = values[0].new_empty(sum(value.numel() for value in values))
+    flat = values[0].new_empty(sum(value.numel() for value in values))
     start = 0
     for (state, name), value in zip(members, values, strict=True):
-        state[name] = room.as_strided(value.shape, value.stride(), start).copy_(value)
+        state[name] = flat.as_strided(value.shape, value.stride(), start).copy_(value)
         start += value.numel()
 
 

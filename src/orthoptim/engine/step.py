@@ -249,14 +249,13 @@ class BlockStep:
         self, x: Tensor, update: Update, state: State, new_state: State, probe: Tensor
     ) -> tuple[Tensor, State]:
         """The end of :meth:`descend` on a GPU: numbers per matrix are masked and counted by a single kernel."""
-        flags = {"clipped": update.clipped, "rescued": update.rescued}
-        set_flags = {name: flag for name, flag in flags.items() if flag is not None}
+        flags = update.flags()
         numbers = [name for name in new_state if per_matrix(self.rule.kinds[name])]
-        names = ["num_updates", *set_flags, *numbers]
+        names = ["num_updates", *flags, *numbers]
         written = [state[name] for name in names]
-        values = [*set_flags.values(), *(new_state[name] for name in numbers)]
+        values = [*flags.values(), *(new_state[name] for name in numbers)]
         finite = torch.empty(probe.shape, dtype=torch.bool, device=probe.device)
-        _masked.into([finite, *written], probe, *written, *values, flags=len(set_flags))
+        _masked.into([finite, *written], probe, *written, *values, flags=len(flags))
         entries = {name: value for name, value in new_state.items() if name not in numbers}
         masked = {**dict(zip(names, written, strict=True)), **_mask(finite, entries, state)}
         return where(finite, update.x, x, out=update.x), masked
