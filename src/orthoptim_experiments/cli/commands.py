@@ -12,7 +12,7 @@ from rich.console import Console
 from orthoptim_experiments.bench.launches.study import COUNTED
 from orthoptim_experiments.bench.launches.study import launches as count_launches
 from orthoptim_experiments.bench.tables import bench as run_bench
-from orthoptim_experiments.bench.workloads import DEFAULT
+from orthoptim_experiments.bench.workloads import DEFAULT, QUICK, QUICK_CONTENDERS
 from orthoptim_experiments.cli import arguments, help_pages
 from orthoptim_experiments.cli.data_commands import app as data_app
 from orthoptim_experiments.cli.messages import one_line_errors, tell, tell_defects
@@ -131,7 +131,10 @@ def bench(
         bool,
         typer.Option("--launches", help="Count what a step launches on a GPU instead; needs none, and times nothing."),
     ] = False,
-    seconds: Annotated[float, typer.Option(help="Time for each contender.")] = 3.0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Half a minute: W1, W5, W8, 0.2 s for each contender, none that compiles.")
+    ] = False,
+    seconds: Annotated[float | None, typer.Option(help="Time for each contender. [default: 3]")] = None,
     threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.")] = 2,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
@@ -150,7 +153,9 @@ def bench(
         if launches:
             figures = count_launches(workload or list(COUNTED), base, only, Console())
         else:
-            figures = run_bench(workload or list(DEFAULT), base, only, growth, seconds, device, Console(), methods)
+            names, only = workload or list(QUICK if quick else DEFAULT), only or (QUICK_CONTENDERS if quick else None)
+            seconds = seconds or (0.2 if quick else 3.0)
+            figures = run_bench(names, base, only, growth, seconds, device, Console(), methods)
         if json_file is not None:
             json_file.write_text(json.dumps(figures, indent=1))
 

@@ -121,6 +121,8 @@ class Experiment(ABC):
         about: a description, as paragraphs.
         scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
         variants: by name, with one line each; the first is the default.
+        length: the size that says only how long a trial may go on, if there is one: a longer run then continues the
+            trials of a shorter one. There is none where the learning rate falls to zero at the end.
         parallel: whether several processes can train together, each on its part of a batch of ``batch_size`` examples.
         dtypes: those it can be run in; the first is the default.
         default_methods: those that take part if none are asked for.
@@ -134,6 +136,7 @@ class Experiment(ABC):
     about: ClassVar[str]
     scales: ClassVar[Mapping[str, Scale]]
     variants: ClassVar[Mapping[str, str]] = {}
+    length: ClassVar[str] = ""
     parallel: ClassVar[bool] = False
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     default_methods: ClassVar[tuple[str, ...]]

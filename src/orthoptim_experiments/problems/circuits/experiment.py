@@ -55,6 +55,7 @@ TINY_SIZES = PAPER_SIZES | {
 class CircuitExperiment(Experiment):
     """What the experiments on circuits share."""
 
+    length = "epochs"  # the learning rate depends on what was seen so far alone
     parallel = True
     panels = (Panel("time", "bpd", start=False), Panel("time", "abs_log_z", log_y=True), Panel("time", "distance"))
     columns = ("bpd", "test_bpd", "log_z", "distance", "max_distance")

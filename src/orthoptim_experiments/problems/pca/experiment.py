@@ -59,6 +59,7 @@ users have today where it is installed: pogo-torch, geoopt, geotorch and torch's
         "code": "A = sym(QDQ), as published; indefinite",
         "paper": "A = QDQᵀ, as the text says; condition number 1000",
     }
+    length = "budget"
     default_methods = (*PAPER, "POGO-BB")
     claims = (
         Claim(

@@ -47,6 +47,7 @@ users have today where it is installed: pogo-torch, geoopt, geotorch and torch's
             "2000×2000, as in the paper", seeds=10, sizes={"n": 2000, "budget": 3000, "stride": 20, "tolerance": 1e-6}
         ),
     }
+    length = "budget"
     default_methods = (*PAPER, "POGO-BB")
     claims = (
         Claim(

@@ -68,6 +68,7 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
         "paper": Scale("as in the paper", seeds=5, sizes=PAPER_SIZES),
     }
     dtypes = ("float32",)
+    length = "epochs"
     default_methods = (*PAPER, "Adam")
     columns = tuple(name for name in ClassificationExperiment.columns if name != "tta_accuracy")
     claims = (
