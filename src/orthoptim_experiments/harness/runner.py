@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -35,8 +35,8 @@ LONGEST_MESSAGE = 2000
 """Characters of an error that are recorded."""
 
 
-class Watcher(Protocol):
-    """Receives the progress of a run."""
+class Watcher:
+    """Receives the progress of a run; this one does nothing with it."""
 
     def begin(self, method: str, seed: int, step: int, budget: int) -> None:
         """A trial begins, or goes on at a step."""
@@ -99,7 +99,7 @@ class Job:
         return {**offered[plain], **settings}
 
 
-def run(job: Job, watcher: Watcher) -> Run:
+def run(job: Job, watcher: Watcher | None = None) -> Run:
     """Run all trials that are missing, and return all there are.
 
     A trial that raises is recorded as failed, and the others go on.
@@ -109,6 +109,7 @@ def run(job: Job, watcher: Watcher) -> Run:
         ValueError: if the experiment lacks what it needs, see :meth:`Experiment.prepare`.
         Interrupted: by SIGINT or SIGTERM, after the step under way; a second signal stops at once.
     """
+    watcher = watcher or Watcher()
     torch.set_num_threads(job.config["threads"])
     job.experiment.prepare(job.config)
     header = {

@@ -54,7 +54,7 @@ def test_missing_peers_are_named(small, monkeypatch):
 
 
 def test_quick_is_short_and_compiles_nothing(small, monkeypatch, tmp_path):
-    monkeypatch.setattr(commands, "QUICK", ("W1",))
+    monkeypatch.setattr(workloads, "QUICK", ("W1",))
     file = tmp_path / "figures.json"
     result = run("--quick", "--seconds", "0.01", "--threads", "1", "--json", str(file))
     assert result.exit_code == 0, result.output

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from orthoptim_experiments.cli.run import SIZES, make_job
+from orthoptim_experiments.cli.job import SIZES, make_job
 from tests.orthoptim_experiments.helpers import COMMAND, assert_close, invoke, run_job, the_run, unlike
 from tests.orthoptim_experiments.together import together
 
