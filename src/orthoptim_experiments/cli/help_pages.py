@@ -17,7 +17,8 @@ SHARED = ("view", "side", "maximize", "compile")
 
 def of(experiment: Experiment) -> str:
     """The description of an experiment, with its scales, variants and methods."""
-    options = experiment.methods(configuration(experiment, "paper"))
+    config = configuration(experiment, "paper")
+    options = experiment.methods(config)
     lists = {
         "Scales": {name: f"{scale.summary}; {scale.seeds} seeds" for name, scale in experiment.scales.items()},
         "Variants": experiment.variants,
@@ -29,7 +30,7 @@ def of(experiment: Experiment) -> str:
         if lines
     ]
     usual = f"Run by default: {', '.join(experiment.default_methods)}."
-    return "\n\n".join([f"{experiment.title}.", experiment.about.strip(), *parts, usual])
+    return "\n\n".join([f"{experiment.title}.", experiment.description(config), *parts, usual])
 
 
 def _options(options: methods.Options) -> str:

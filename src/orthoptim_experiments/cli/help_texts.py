@@ -16,7 +16,8 @@ and takes the place of the test images.
 
 A run that was stopped, by Ctrl-C or by a power cut, goes on where it was when the same command is given again. Nothing
 that is complete is computed twice. More epochs continue the trainings of a run with fewer, from where they ended, where
-the learning rate does not depend on the end (vit, circuits, stepsize; not cnn).
+the learning rate does not depend on the end (vit, circuits, stepsize; not cnn); their last states stay in
+OUT/.checkpoints until then.
 
 Times are seconds of training alone: the clock stops for evaluation and waits for the device. On a CPU, which others may
 share, the time of the processor counts (for verdicts, rankings and --timeout); on a GPU that of the wall. A trial that

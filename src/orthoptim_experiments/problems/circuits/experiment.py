@@ -73,7 +73,7 @@ class Circuits(CircuitExperiment):
     """See the module."""
 
     name = "circuits"
-    title = "Squared unitary circuits on MNIST"
+    title = "Squared unitary circuits"
     about = """
 Fit the distribution of images with a squared unitary circuit, p(x) = |c(x)|², where c is a tree of complex matrices
 over the quad-tree of the pixels: at paper scale 1048 of them from 10×256 to 10×10000, and the root. Where all have

@@ -71,8 +71,9 @@ class Spectral(Experiment):
     name = "spectral"
     title = "Spectral steps"
     about = """
-Online PCA and orthogonal Procrustes (see `orthoptim run pca` and `run procrustes`) in 300 steps, with a learning rate
-that falls linearly to zero, by StiefelMuon and by POGO with VAdam. Both had five rates on a seed that is not reported.
+Online PCA and orthogonal Procrustes (see `orthoptim run pca` and `run procrustes`) in {budget} steps, with a learning
+rate that falls linearly to zero, by StiefelMuon and by POGO with VAdam. Both had five rates on a seed that is not
+reported.
 """
     scales: ClassVar = {
         "tiny": Scale(
