@@ -11,17 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.distributed.collectives import (
-    FieldSpec,
-    PackedLayout,
-    Received,
-    equal_steps,
-    packed,
-    packed_layout,
-    process_group,
-    replica_group,
-)
-from orthoptim.distributed.layout import Index, Layout, is_cut, make_segments
+from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group
 from orthoptim.engine.blocks import copy_all_
 from orthoptim.tensors import compute_dtype
 from orthoptim.views import Blocks, View
@@ -52,6 +42,7 @@ class ShardedBucket:
         names: those of the members.
         form: the form of the step.
         blocks: its parts, one for each round.
+        communication_dtype: what directions travel in, where that is not ``dtype``.
         region: where the pieces are in the local tensor of a parameter that a view divides.
         counts_steps: whether its step counts as one of its parameters: not if other matrices of these have counted it.
     """
@@ -70,6 +61,7 @@ class ShardedBucket:
     names: tuple[str, ...] = ()
     form: str = ""
     blocks: list[ShardedBucket] = field(default_factory=list)
+    communication_dtype: torch.dtype | None = None
     region: Blocks | None = None
     counts_steps: bool = True
 
@@ -118,6 +110,10 @@ class ShardedBucket:
         new = new if new.ndim == 1 else self.turn(new)
         copy_all_(targets, list(new.reshape(len(targets), *targets[0].shape).unbind(0)))
 
+    def compressed(self, g: Tensor) -> Tensor:
+        """A direction as it travels."""
+        return g if self.communication_dtype is None else g.to(self.communication_dtype)
+
     def turn(self, matrices: Tensor) -> Tensor:
         """Matrices (B, p, n) as the parameters hold them, see :attr:`Layout.stored`; and back."""
         return matrices.mT if self.layout.transposed else matrices
@@ -165,96 +161,6 @@ def make_sharded_buckets(
                 bucket = ShardedBucket(together, layout, group, dtype, half, param.device, strategy, replicas)
                 cut.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[]))
     return local, cut
-
-
-# Pieces of whole matrices, as bytes for the members of a group
-
-
-def cut(layout: Layout, matrices: Sequence[Tensor], values: Sequence[Tensor] = ()) -> dict[int, list[Tensor]]:
-    """The bytes for each member of a group: its pieces of matrices (B, p, n), and all of the values (B,)."""
-    fields = [*matrices, *values]
-    count, (dim, even) = fields[0].shape[0], layout.even
-    if not count:
-        return {}
-    found: dict[int, list[Tensor]] = {}
-    if even:  # at once
-        record = _record(layout.shapes[0], fields)
-        size = count * record.size
-        buffer = torch.empty(even * size, dtype=torch.uint8, device=fields[0].device)
-        width = layout.shapes[0][dim - 1]
-        for target, each in zip(record.unpack_all(buffer, size, even, count), fields, strict=True):
-            if each.ndim > 1:
-                each = each.narrow(dim, 0, even * width).unfold(dim, width, width).movedim((dim, -1), (0, dim + 1))
-            target.copy_(each)
-        found = {member: [buffer[member * size : (member + 1) * size]] for member in range(even)}
-    for member in range(even, len(layout.ranks)):
-        subscript = _place(layout.rows[member], layout.columns[member])
-        found[member] = [packed([*(matrix[subscript] for matrix in matrices), *values])]
-    return found
-
-
-def to_owners(bucket: ShardedBucket, fields: Sequence[Tensor]) -> dict[int, list[Tensor]]:
-    """The bytes for each owner of matrices of a bucket: all that is held of them."""
-    buffer, (first, last) = packed(fields), bucket.share
-    size = buffer.shape[0] // (last - first)
-    return {member: [buffer[a * size : b * size]] for member, (a, b) in enumerate(bucket.owners) if b > a and size}
-
-
-def sizes(layout: Layout, fields: Sequence[Tensor], count: int) -> dict[int, list[int]]:
-    """How many bytes each member sends of ``count`` matrices; its pieces look like ``fields`` but for their shape."""
-    records = [_record(shape, fields).size for shape in layout.shapes] if count else []
-    return {member: [count * size] for member, size in enumerate(records) if size}
-
-
-def assemble(layout: Layout, received: Received, fields: Sequence[Tensor], count: int) -> list[Tensor]:
-    """The fields of ``count`` matrices: whole matrices from their pieces, and the sums of the members' values.
-
-    Args:
-        layout: how the matrices are cut.
-        received: the bytes of each member; emptied, to free their memory.
-        fields: what they look like, but for the shape of pieces.
-        count: how many matrices there are.
-    """
-    whole = [each.new_empty(count, *((layout.p, layout.n) if each.ndim > 1 else ())) for each in fields]
-    if count == 0:
-        return whole
-    for target in whole:
-        if target.ndim == 1:
-            target.zero_()
-    dim, even = layout.even
-    step = equal_steps([received[member][0] for member in range(even)])
-    if step is not None:  # at once
-        width = layout.shapes[0][dim - 1]
-        stacked = _record(layout.shapes[0], fields).unpack_all(received[0][0], step, even, count)
-        for target, each in zip(whole, stacked, strict=True):
-            if target.ndim == 1:
-                target.add_(each.sum(0))
-            else:
-                pieces = target.narrow(dim, 0, even * width).unfold(dim, width, width)
-                pieces.copy_(each.movedim((0, dim + 1), (dim, -1)))
-    for member, (buffer,) in received.items():
-        if step is not None and member < even:
-            continue
-        parts = _record(layout.shapes[member], fields).unpack(buffer, count)
-        subscript = _place(layout.rows[member], layout.columns[member])
-        for target, part in zip(whole, parts, strict=True):
-            if target.ndim == 1:
-                target.add_(part)
-            elif part.numel():
-                target[subscript] = part
-    received.clear()
-    return whole
-
-
-def _record(shape: tuple[int, int], fields: Sequence[Tensor]) -> PackedLayout:
-    return packed_layout(*(FieldSpec(shape if each.ndim > 1 else (), each.dtype) for each in fields))
-
-
-def _place(rows: Index, columns: Index) -> tuple[Index | Tensor, ...]:
-    """A subscript of batches of matrices."""
-    if isinstance(rows, Tensor) and isinstance(columns, Tensor):
-        return slice(None), rows[:, None], columns
-    return slice(None), rows, columns
 
 
 # Rounds: how much of the matrices that are cut is under way at a time. All that is under way shares its collectives,
@@ -320,16 +226,22 @@ def choose_owners(buckets: Sequence[ShardedBucket]) -> list[ShardedBucket]:
     chosen = list(buckets)
     by_group: dict[tuple[Any, ...], list[int]] = {}
     for i, bucket in enumerate(buckets):
-        by_group.setdefault((bucket.process_group, bucket.replicas, bucket.strategy == "whole"), []).append(i)
+        key = bucket.process_group, bucket.replicas, bucket.strategy == "whole" and bucket.layout.holder is None
+        by_group.setdefault(key, []).append(i)
     for (group, replicas, whole), places in by_group.items():
-        world = dist.get_world_size(group) if whole else 1  # else the ranks of a group share every matrix
+        world = dist.get_world_size(group) if whole else 1  # else they have a holder, or ranks share every matrix
         copies = 1 if replicas is None else dist.get_world_size(replicas)
         costs = [(float(buckets[i].layout.p ** 2 * buckets[i].layout.n), buckets[i].count) for i in places]
         for i, ranges in zip(places, assign(costs, world * copies), strict=True):
             shares = tuple((ranges[k * world][0], ranges[k * world + world - 1][1]) for k in range(copies))
             here = 0 if replicas is None else dist.get_rank(replicas)
-            owners = tuple((a - shares[here][0], b - shares[here][0]) for a, b in ranges[here * world :][:world])
-            chosen[i] = replace(buckets[i], shares=shares, owners=owners if whole else ())
+            first, last = shares[here]
+            owners = tuple((a - first, b - first) for a, b in ranges[here * world :][:world])
+            holder = buckets[i].layout.holder
+            if holder is not None:  # who has all of a matrix owns it
+                ranks = range(dist.get_world_size(group))
+                owners = tuple((0 if k <= holder else last - first, 0 if k < holder else last - first) for k in ranks)
+            chosen[i] = replace(buckets[i], shares=shares, owners=owners if whole or holder is not None else ())
     return chosen
 
 

@@ -8,37 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from orthoptim import stiefel
-from orthoptim.distributed.buckets import (
-    ROUND_BYTES,
-    ShardedBucket,
-    assemble,
-    cut,
-    make_rounds,
-    make_sharded_buckets,
-    sizes,
-    to_owners,
-)
+from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_rounds, make_sharded_buckets
 from orthoptim.distributed.collectives import (
     BACK,
     OUT,
     SHARE,
     AllToAll,
-    Answer,
-    FieldSpec,
     Job,
-    Received,
     Request,
     Steps,
-    concatenated,
-    packed_layout,
+    pack_copies,
+    pack_pieces,
+    pack_ranges,
+    piece_sizes,
+    range_sizes,
     run,
+    unpack_pieces,
+    unpack_ranges,
 )
 from orthoptim.distributed.handshake import meshes
 from orthoptim.distributed.layout import batch_placements, from_local, local_batch, local_parts, replicate
@@ -133,35 +127,44 @@ def _sort(given: Sequence[Matrices]) -> tuple[list[int], list[ShardedBucket]]:
 
 def _by_owners(
     bucket: ShardedBucket, x: Tensor, function: Function, numbers: int, writes: bool
-) -> Generator[Request, Answer, list[Tensor]]:
+) -> Generator[Request, Any, list[Tensor]]:
     """Send pieces to the owners of their matrices, who apply the function and send back what it returns."""
     layout, turn = bucket.layout.stored, bucket.turn
-    x = turn(x)
-    real = x.real.dtype
+    fields = [turn(x)]
+    # what comes back: matrices first, as records have them
+    like = [*([fields[0][:0]] if writes else []), *[x.new_empty(0, dtype=x.real.dtype)] * numbers]
+    shape_only = [fields[0][:0]]
     first, last = bucket.share
-    like = [*([x] if writes else []), *[x.new_empty(0, dtype=real)] * numbers]  # as records have them: matrices first
-    record = packed_layout(*(FieldSpec(tuple(each.shape[1:]), each.dtype) for each in like))
     share: list[Tensor] = []
-    shape_only, device = [x.new_empty(0, *x.shape[1:])], x.device
     if last > first:
         a, b = bucket.owners[layout.me]
-        outgoing = to_owners(bucket, [x[first:last]])
-        del x, like  # their bytes are packed
-        answer = yield AllToAll(outgoing, sizes(layout, shape_only, b - a), OUT)
-        (whole,) = assemble(layout, cast(Received, answer), shape_only, b - a)
+        fields = [fields[0][first:last]]
+        request = AllToAll(
+            range_sizes(bucket.owners, fields),
+            piece_sizes(layout, fields, b - a),
+            partial(pack_ranges, bucket.owners, fields),
+            OUT,
+        )
+        del x, fields  # their bytes are packed when the request is served
+        received = yield request
+        (whole,) = unpack_pieces(layout, shape_only, received, b - a)
         results = function(turn(whole)) if b > a else []
         del whole
-        back = cut(layout, [turn(new) for new in results[numbers:]], results[:numbers]) if b > a else {}
-        expected = {m: [(b - a) * record.size] for m, (a, b) in enumerate(bucket.owners) if b > a and record.size}
-        answer = yield AllToAll(back, expected, BACK)
-        share = [concatenated(cast(Received, answer), device)]
+        back = [*(turn(new) for new in results[numbers:]), *results[:numbers]]
+        request = AllToAll(
+            piece_sizes(layout, back, b - a), range_sizes(bucket.owners, like), partial(pack_pieces, layout, back), BACK
+        )
+        del back, results
+        received = yield request
+        share = unpack_ranges(bucket.owners, like, received)
     if bucket.replicas is not None:
-        replicas = range(dist.get_world_size(bucket.replicas))
-        expected = {m: [(b - a) * record.size] for m, (a, b) in enumerate(bucket.shares) if b > a}
-        answer = yield AllToAll({m: list(share) for m in replicas if share}, expected, SHARE)
-        share = [concatenated(cast(Received, answer), device)]
-    fields = record.unpack(share[0], bucket.count)
-    return [*fields[int(writes) :], *(turn(new) for new in fields[: int(writes)])]
+        ranges = [(0, last - first)] * dist.get_world_size(bucket.replicas)
+        request = AllToAll(
+            range_sizes(ranges, share), range_sizes(bucket.shares, like), partial(pack_copies, ranges, share), SHARE
+        )
+        received = yield request
+        share = unpack_ranges(bucket.shares, like, received)
+    return [*share[int(writes) :], *(turn(new) for new in share[: int(writes)])]
 
 
 def largest(params: Sequence[DTensor], values: Sequence[Tensor]) -> list[float]:

@@ -107,22 +107,18 @@ class ShardedStep:
             self._check.finish()  # all ranks make a new plan, or none
             self._make(rules, key)
             self._compare(rules, False)
-        grads = {index: [_local_gradient(param) for param in plan.params] for index, plan in self.groups.items()}
-        rule_of = {rule.index: rule for rule in rules}
+        work = {
+            rule.index: _GroupWork(rule, self.groups[rule.index], state) for rule in rules if rule.index in self.groups
+        }
 
         def jobs(buckets: Sequence[ShardedBucket]) -> list[Job]:
             return [
-                Job(
-                    bucket.process_group,
-                    bucket.device,
-                    self._steps(bucket, rule_of[bucket.group], grads[bucket.group], state),
-                    bucket.replicas,
-                )
+                Job(bucket.process_group, bucket.device, work[bucket.group].steps(bucket), bucket.replicas)
                 for bucket in buckets
             ]
 
         run(map(jobs, self.rounds), self._overlap, self._check.finish)
-        return {index: _local_work(rule_of[index], plan, grads[index], state) for index, plan in self.groups.items()}
+        return {index: of_group.local_work() for index, of_group in work.items()}
 
     def _compare(self, rules: Sequence[UpdateRule], changed: bool) -> None:
         labels = [label for plan in self.groups.values() for label in plan.labels]
@@ -169,53 +165,71 @@ class ShardedStep:
             part.blocks.append(part)  # parts share the list of their bucket
         self._key = [*key[:-1], False]
 
-    def _steps(
-        self,
-        bucket: ShardedBucket,
-        rule: UpdateRule,
-        all_grads: Sequence[Tensor | None],
-        states: MutableMapping[Tensor, Any],
-    ) -> Steps:
+
+class _GroupWork:
+    """What one step needs of the DTensors of a group: looked up once, as that takes longer than to use it."""
+
+    def __init__(self, rule: UpdateRule, plan: GroupPlan, states: MutableMapping[Tensor, Any]) -> None:
+        self.rule, self.plan = rule, plan
+        self.params = [local_part(param) for param in plan.params]
+        self.grads = [_local_gradient(param) for param in plan.params]
+        self.states = [states[param] for param in plan.params]
+        for param, state in zip(plan.params, self.states, strict=True):
+            if not rule.kinds.keys() <= state.keys():
+                init_state(param, rule.kinds, rule.group, state)
+
+    def steps(self, bucket: ShardedBucket) -> Steps:
         """The coroutine that steps one bucket: gather, step by its strategy, write."""
-        members = [self.groups[bucket.group].params[i] for i in bucket.members]
-        params, given = [local_part(param) for param in members], [all_grads[i] for i in bucket.members]
-        for param in members:
-            if not rule.kinds.keys() <= states[param].keys():
-                init_state(param, rule.kinds, rule.group, states[param])
-        counting = zip(members, given, strict=True) if bucket.counts_steps else ()
-        steps = [states[param]["step"] for param, grad in counting if grad is not None]
+        params, states = [self.params[i] for i in bucket.members], [self.states[i] for i in bucket.members]
+        grads = [self.grads[i] for i in bucket.members]
+        counting = zip(states, grads, strict=True) if bucket.counts_steps else ()
+        counters = [state["step"] for state, grad in counting if grad is not None]
         if bucket.count == 0:
-            _count(steps)
+            _count(counters)
             return
+        names = [*self.rule.kinds, *(["master"] if bucket.half else [])]
+        buffers = {name: [local_part(state[name]) for state in states] for name in names}
         x = bucket.gather(params)
-        held = {
-            name: [local_part(states[param][name]) for param in members]
-            for name in (*rule.kinds, *(["master"] if bucket.half else []))
-        }
         if bucket.half:
-            x = newest(x, bucket.gather(held["master"]))
-        lr = rule.group["lr"]
+            x = newest(x, bucket.gather(buffers["master"]))
+        lr = self.rule.group["lr"]
         if isinstance(lr, Tensor):
             lr = lr.to(bucket.device, real_dtype(bucket.dtype)).reshape(())
         else:  # filled in on the device: a copy would wait for it
             lr = torch.full((), lr, dtype=real_dtype(bucket.dtype), device=bucket.device)
-        values = per_matrix_names(rule.kinds)
+        values = per_matrix_names(self.rule.kinds)
         state = {
-            name: bucket.gather_values(held[name]) if name in values else bucket.gather(held[name])
-            for name in rule.kinds
+            name: bucket.gather_values(buffers[name]) if name in values else bucket.gather(buffers[name])
+            for name in self.rule.kinds
         }
         # what has no gradient here is to be skipped on all ranks, as if that were not finite
-        grads = [
-            torch.full_like(param, torch.nan) if grad is None else grad
-            for param, grad in zip(params, given, strict=True)
-        ]
-        new_x, new_state = yield from step_bucket(rule, bucket, x, bucket.gather(grads).to(x.dtype), state, lr)
+        pairs = zip(params, grads, strict=True)
+        grad = bucket.gather([torch.full_like(param, torch.nan) if each is None else each for param, each in pairs])
+        new_x, new_state = yield from step_bucket(self.rule, bucket, x, grad.to(x.dtype), state, lr)
         bucket.write_(params, new_x)
         if bucket.half:
-            bucket.write_(held["master"], new_x)
+            bucket.write_(buffers["master"], new_x)
         for name, value in new_state.items():
-            bucket.write_(held[name], value)
-        _count(steps)
+            bucket.write_(buffers[name], value)
+        _count(counters)
+
+    def local_work(self) -> LocalWork:
+        """What is left: parameters whose matrices are whole on this rank."""
+        work, empty = LocalWork([], [], []), []
+        for i in self.plan.local:
+            grad, param, state = self.grads[i], self.params[i], self.states[i]
+            if grad is None:
+                continue
+            if grad.numel() == 0:
+                empty.append(state["step"])
+                continue
+            work.params.append(param)
+            work.grads.append(grad)
+            # a parameter that needs no master copy is its own
+            names = self.rule.state_names
+            work.states.extend([local_part(state[name]) if name in state else param for name in names])
+        _count(empty)
+        return work
 
 
 def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
@@ -244,30 +258,6 @@ def _form(rule: UpdateRule, layout: Layout, strategy: str, device: str) -> str:
 
 def _by_columns(rule: UpdateRule) -> bool:
     return not Base.named(rule.group["base"]).whole_matrix and bool(rule.method.steps_columns(rule.group))
-
-
-def _local_work(
-    rule: UpdateRule, plan: GroupPlan, grads: Sequence[Tensor | None], states: MutableMapping[Tensor, Any]
-) -> LocalWork:
-    work = LocalWork([], [], [])
-    empty = []
-    for i in plan.local:
-        grad, param = grads[i], plan.params[i]
-        if grad is None:
-            continue
-        state = states[param]
-        if not rule.kinds.keys() <= state.keys():
-            init_state(param, rule.kinds, rule.group, state)
-        if grad.numel() == 0:
-            empty.append(state["step"])
-            continue
-        local = local_part(param)
-        work.params.append(local)
-        work.grads.append(grad)
-        # a parameter that needs no master copy is its own
-        work.states.extend([local_part(state[name]) if name in state else local for name in rule.state_names])
-    _count(empty)
-    return work
 
 
 def _count(steps: list[Tensor]) -> None:
