@@ -266,13 +266,6 @@ def _wait(work: dist.Work | None) -> None:
 # filled in as many copies as a record has fields; buffers of several members that look alike are filled at once.
 
 
-class FieldSpec(NamedTuple):
-    """What a field looks like: its shape for one matrix, and its dtype."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
 class PackedLayout(NamedTuple):
     """Where the fields of a record are.
 
@@ -302,8 +295,8 @@ class PackedLayout(NamedTuple):
 
 
 @lru_cache(maxsize=1024)  # every step sends what the last one did
-def packed_layout(*specs: FieldSpec) -> PackedLayout:
-    """The record of some fields."""
+def packed_layout(*specs: tuple[tuple[int, ...], torch.dtype]) -> PackedLayout:
+    """The record of fields: of each its shape for one matrix, and its dtype."""
     fields, end = [], 0
     for shape, dtype in specs:
         start = -(-end // dtype.itemsize)
@@ -315,9 +308,7 @@ def packed_layout(*specs: FieldSpec) -> PackedLayout:
 
 def record_of(tensors: Sequence[Tensor], shape: tuple[int, int] | None = None) -> PackedLayout:
     """The record of fields (B, ...), matrices first; of matrices (B, rows, columns) in pieces of another shape."""
-    return packed_layout(
-        *(FieldSpec(shape if shape and each.ndim > 1 else tuple(each.shape[1:]), each.dtype) for each in tensors)
-    )
+    return packed_layout(*[(shape if shape and each.ndim > 1 else each.shape[1:], each.dtype) for each in tensors])
 
 
 Ranges = Sequence[tuple[int, int]]
@@ -376,8 +367,8 @@ def _alike(buffers: Sequence[Tensor]) -> Iterator[tuple[int, int, int]]:
 
 def piece_sizes(layout: Layout, fields: Sequence[Tensor], count: int) -> dict[int, int]:
     """How many bytes each member's pieces of ``count`` matrices take; ``fields`` tell their dtypes, not shapes."""
-    sizes = [count * record_of(fields, shape).size for shape in layout.shapes] if count else []
-    return {member: size for member, size in enumerate(sizes) if size}
+    sizes = {shape: count * record_of(fields, shape).size for shape in set(layout.shapes)} if count else {}
+    return {member: sizes[shape] for member, shape in enumerate(layout.shapes) if sizes.get(shape)}
 
 
 def pack_pieces(layout: Layout, fields: Sequence[Tensor], buffers: Received) -> None:

@@ -171,7 +171,7 @@ class _GroupWork:
 
     def __init__(self, rule: UpdateRule, plan: GroupPlan, states: MutableMapping[Tensor, Any]) -> None:
         self.rule, self.plan = rule, plan
-        self.params = [local_part(param) for param in plan.params]
+        self.params = _local_parts(plan.params)
         self.grads = [_local_gradient(param) for param in plan.params]
         self.states = [states[param] for param in plan.params]
         for param, state in zip(plan.params, self.states, strict=True):
@@ -188,7 +188,7 @@ class _GroupWork:
             _count(counters)
             return
         names = [*self.rule.kinds, *(["master"] if bucket.half else [])]
-        buffers = {name: [local_part(state[name]) for state in states] for name in names}
+        buffers = {name: _local_parts([state[name] for state in states]) for name in names}
         x = bucket.gather(params)
         if bucket.half:
             x = newest(x, bucket.gather(buffers["master"]))
@@ -258,6 +258,11 @@ def _form(rule: UpdateRule, layout: Layout, strategy: str, device: str) -> str:
 
 def _by_columns(rule: UpdateRule) -> bool:
     return not Base.named(rule.group["base"]).whole_matrix and bool(rule.method.steps_columns(rule.group))
+
+
+def _local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """:func:`local_part` of each; told by the type alone, as there are hundreds of them in a step."""
+    return [each if type(each) is Tensor else local_part(each) for each in tensors]
 
 
 def _count(steps: list[Tensor]) -> None:

@@ -52,7 +52,7 @@ from orthoptim.distributed.collectives import (
 from orthoptim.distributed.layout import Layout
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.step import BlockStep, Update, where
-from orthoptim.stiefel import flatten
+from orthoptim.stiefel import can_look, flatten
 from orthoptim.stiefel.cost_model import block_size
 
 
@@ -157,7 +157,9 @@ def step_bucket(rule: UpdateRule, bucket: ShardedBucket, x: Tensor, grad: Tensor
         new_x, new = yield from _share(method, pieces, bucket, new_x, new)
     if advanced:
         finite = new["num_updates"] != state["num_updates"]
-        new |= {name: where(finite, value, state[name]) for name, value in advanced.items()}
+        if not (can_look(finite) and bool(finite.all())):
+            advanced = {name: where(finite, value, state[name]) for name, value in advanced.items()}
+        new |= advanced
     return new_x, new
 
 
