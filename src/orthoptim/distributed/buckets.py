@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group
+from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group, whole_segments
 from orthoptim.engine.blocks import copy_all_
-from orthoptim.tensors import compute_dtype
+from orthoptim.tensors import compute_dtype, is_dtensor
 from orthoptim.views import Blocks, View
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 ALONE_BYTES = 8 << 20
 """The size of a parameter, on each rank, from which it is a bucket of its own."""
@@ -34,7 +31,7 @@ class ShardedBucket:
         dtype: to compute in.
         half: whether the parameters are stored in less.
         device: where.
-        strategy: "whole", "two-phase" or "exchange".
+        strategy: "whole", "two-phase" or "exchange"; "local" for replicas of plain tensors.
         replicas: the ranks that hold the same pieces and share the work; None: there are none.
         shares: the range of matrices that each replica steps.
         owners: for "whole", the range of these matrices that each rank of the group steps, counted from the first.
@@ -130,37 +127,52 @@ class ShardedBucket:
 
 
 def make_sharded_buckets(
-    params: Sequence[DTensor], view: View, side: str, choose: Callable[[Layout], str]
+    params: Sequence[Tensor],
+    view: View,
+    side: str,
+    choose: Callable[[Layout], str],
+    replicas: dist.ProcessGroup | None = None,
 ) -> tuple[list[int], list[ShardedBucket]]:
-    """Sort parameters into buckets: the places of those whose matrices are not cut, and pieces of the others.
+    """Sort parameters into buckets: the places of DTensors whose matrices are not cut, and pieces of the others.
 
     A parameter that a view divides has buckets of its own, one for each way in which its matrices are cut. So does a
     large one: a bucket of several is stacked, which takes memory. Buckets share their collectives anyway.
 
     The owners of those whose strategy is "whole" are still to be chosen, over all buckets there are.
+
+    Args:
+        params: DTensors; or, where there are ``replicas``, plain tensors as well.
+        view: how they are seen as matrices.
+        side: their orthonormal side.
+        choose: the strategy for a layout.
+        replicas: the ranks that hold the plain tensors and share their work.
     """
-    buckets: dict[Any, list[int]] = {}
+    alike: dict[Any, list[int]] = {}
     for i, param in enumerate(params):
-        key = (param.shape, param.dtype, param.device, param.device_mesh, param.placements)
-        buckets.setdefault(key, []).append(i)
+        placed = (param.device_mesh, param.placements) if is_dtensor(param) else ()
+        alike.setdefault((param.shape, param.dtype, param.device, *placed), []).append(i)
     local: list[int] = []
-    cut: list[ShardedBucket] = []
-    for members in buckets.values():
+    buckets: list[ShardedBucket] = []
+    for members in alike.values():
         param = params[members[0]]
-        if not is_cut(param, view):
-            local.extend(members)
-            continue
+        if is_dtensor(param):
+            if not is_cut(param, view):
+                local.extend(members)
+                continue
+            segments, world = make_segments(param, view, side), param.device_mesh.size()
+            groups = [(process_group(param, layout, view), replica_group(param)) for layout, _ in segments]
+        else:
+            assert replicas is not None
+            segments, world = whole_segments(param, view, side), dist.get_world_size(replicas)
+            groups = [(replicas, replicas)] * len(segments)
         dtype = compute_dtype(param.dtype)
         half = dtype != param.dtype
-        alone = view.is_divided or param.numel() * dtype.itemsize >= ALONE_BYTES * param.device_mesh.size()
-        segments = make_segments(param, view, side)
+        alone = view.is_divided or param.numel() * dtype.itemsize >= ALONE_BYTES * world
         for together in [[i] for i in members] if alone else [members]:
-            for number, (layout, region) in enumerate(segments):
-                group, strategy = process_group(param, layout, view), choose(layout)
-                replicas = replica_group(param)
-                bucket = ShardedBucket(together, layout, group, dtype, half, param.device, strategy, replicas)
-                cut.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[]))
-    return local, cut
+            for number, ((layout, region), (group, copies)) in enumerate(zip(segments, groups, strict=True)):
+                bucket = ShardedBucket(together, layout, group, dtype, half, param.device, choose(layout), copies)
+                buckets.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[]))
+    return local, buckets
 
 
 # Rounds: how much of the matrices that are cut is under way at a time. All that is under way shares its collectives,
@@ -226,10 +238,11 @@ def choose_owners(buckets: Sequence[ShardedBucket]) -> list[ShardedBucket]:
     chosen = list(buckets)
     by_group: dict[tuple[Any, ...], list[int]] = {}
     for i, bucket in enumerate(buckets):
-        key = bucket.process_group, bucket.replicas, bucket.strategy == "whole" and bucket.layout.holder is None
-        by_group.setdefault(key, []).append(i)
-    for (group, replicas, whole), places in by_group.items():
-        world = dist.get_world_size(group) if whole else 1  # else they have a holder, or ranks share every matrix
+        whole = bucket.strategy == "whole"
+        by_group.setdefault((bucket.process_group, bucket.replicas, whole, bucket.layout.holder), []).append(i)
+    for (group, replicas, whole, holder), places in by_group.items():
+        ranks = range(dist.get_world_size(group))
+        world = len(ranks) if whole and holder is None else 1  # else one has all of a matrix, or all share in it
         copies = 1 if replicas is None else dist.get_world_size(replicas)
         costs = [(float(buckets[i].layout.p ** 2 * buckets[i].layout.n), buckets[i].count) for i in places]
         for i, ranges in zip(places, assign(costs, world * copies), strict=True):
@@ -237,11 +250,9 @@ def choose_owners(buckets: Sequence[ShardedBucket]) -> list[ShardedBucket]:
             here = 0 if replicas is None else dist.get_rank(replicas)
             first, last = shares[here]
             owners = tuple((a - first, b - first) for a, b in ranges[here * world :][:world])
-            holder = buckets[i].layout.holder
             if holder is not None:  # who has all of a matrix owns it
-                ranks = range(dist.get_world_size(group))
                 owners = tuple((0 if k <= holder else last - first, 0 if k < holder else last - first) for k in ranks)
-            chosen[i] = replace(buckets[i], shares=shares, owners=owners if whole or holder is not None else ())
+            chosen[i] = replace(buckets[i], shares=shares, owners=owners if whole else ())
     return chosen
 
 

@@ -305,6 +305,18 @@ def make_segments(param: DTensor, view: View, side: str) -> list[Segment]:
     return segments
 
 
+def whole_segments(param: Tensor, view: View, side: str) -> list[Segment]:
+    """The matrices of a plain parameter, all of which this rank holds."""
+    here = (dist.get_rank(),)
+    return [
+        Segment(
+            Layout(part.p, part.n, part.transposed, part.batch, here, (slice(0, part.p),), (slice(0, part.n),)),
+            part.blocks,
+        )
+        for part in view.parts(param.shape, side)
+    ]
+
+
 def _segment(
     part: Part,
     leading: torch.Size,

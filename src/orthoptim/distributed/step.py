@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from orthoptim.base import Base
 from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_rounds, make_sharded_buckets, matrix_bytes
 from orthoptim.distributed.collectives import Job, Steps, run
-from orthoptim.distributed.handshake import StepCheck, meshes
+from orthoptim.distributed.handshake import Peers, StepCheck, meshes, peers_of
 from orthoptim.distributed.layout import Layout, local_view
 from orthoptim.distributed.state import init_state
 from orthoptim.distributed.strategies import choose, per_matrix_names, step_bucket
@@ -24,14 +25,10 @@ from orthoptim.stiefel import FORMS
 from orthoptim.tensors import is_dtensor, local_part, real_dtype
 from orthoptim.views import View
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor
-
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """How the DTensors of one param group are stepped.
+    """How the parameters of one param group are stepped that ranks share.
 
     Attributes:
         index: that of the group.
@@ -43,7 +40,7 @@ class GroupPlan:
     """
 
     index: int
-    params: list[DTensor]
+    params: list[Tensor]
     names: list[str]
     labels: list[str]
     local: list[int]
@@ -73,6 +70,8 @@ class ShardedStep:
 
     Attributes:
         round_bytes: how much of the matrices that are cut is under way at a time, for each rank.
+        communication_dtype: what directions of normalised bases travel in; None: what they are computed in.
+        replicas: the ranks that hold the plain parameters and share their work; None: each steps all of them.
         groups: the plans of the param groups that have DTensors, by index of the group.
         rounds: parts of the buckets whose matrices are cut, in the order of the step.
         local_views: for the local part of a parameter that a view divides, by ``id``, the view of that part.
@@ -80,13 +79,15 @@ class ShardedStep:
 
     def __init__(self) -> None:
         self.round_bytes = ROUND_BYTES
+        self.communication_dtype: torch.dtype | None = None
+        self.replicas: dist.ProcessGroup | None = None
         self.groups: dict[int, GroupPlan] = {}
         self.rounds: list[list[ShardedBucket]] = []
         self.local_views: dict[int, View] = {}
         self._overlap = True
         self._key: list[Any] = []
-        self._frozen: list[tuple[str, DTensor]] = []
-        self._meshes: list[DeviceMesh] = []
+        self._frozen: list[tuple[str, Tensor]] = []
+        self._peers: list[Peers] = []
         self._check = StepCheck()
 
     @torch.no_grad()
@@ -126,7 +127,8 @@ class ShardedStep:
         for label, param in self._frozen:
             labels.append(label)
             params.append(param)
-        self._check.start(self._meshes, rules, labels, params, self.round_bytes, changed)
+        settings = {"round_bytes": str(self.round_bytes), "communication_dtype": str(self.communication_dtype)}
+        self._check.start(self._peers, rules, labels, params, settings, changed)
 
     def plan(self, rules: Sequence[UpdateRule]) -> None:
         """Make the plan of the next step, if that of the last one does not serve. All ranks must call."""
@@ -141,33 +143,61 @@ class ShardedStep:
         """
         thawed = [param.requires_grad for _, param in self._frozen]
         keys = [(rule.index, rule.options, _by_columns(rule), *map(id, rule.group["params"])) for rule in rules]
-        return [*keys, self.round_bytes, any(thawed)]
+        return [*keys, self.round_bytes, self.communication_dtype, self.replicas, any(thawed)]
 
     def _make(self, rules: Sequence[UpdateRule], key: list[Any]) -> None:
         self.groups, self.local_views, self._frozen = {}, {}, []
         for rule in rules:
-            sharded = [i for i, param in enumerate(rule.group["params"]) if is_dtensor(param)]
+            shared = self.replicas is not None
+            sharded = [i for i, param in enumerate(rule.group["params"]) if shared or is_dtensor(param)]
             named = [(parameter_name(rule.group, i, f"group {rule.index}"), rule.group["params"][i]) for i in sharded]
             self._frozen.extend((name, param) for name, param in named if not param.requires_grad)
             positions = [i for i in sharded if rule.group["params"][i].requires_grad]
             if positions:
-                plan = self.groups[rule.index] = _plan_group(rule, positions)
+                plan = self.groups[rule.index] = self._plan_group(rule, positions)
                 view = View.of(rule.group["view"])
                 if view.is_divided:
-                    whole = [plan.params[i] for i in plan.local if local_part(plan.params[i]).numel()]
+                    whole = [
+                        param for i in plan.local if is_dtensor(param := plan.params[i]) and local_part(param).numel()
+                    ]
                     self.local_views |= {id(local_part(param)): local_view(param, view) for param in whole}
         buckets = [bucket for plan in self.groups.values() for bucket in plan.sharded]
         self.rounds = make_rounds(buckets, self.round_bytes)
-        self._meshes = meshes(self.groups[bucket.group].params[bucket.members[0]] for bucket in buckets)
+        firsts = [self.groups[bucket.group].params[bucket.members[0]] for bucket in buckets]
+        self._peers = [peers_of(mesh) for mesh in meshes(firsts)]
+        plain = {param.device for param in firsts if not is_dtensor(param)}
+        if self.replicas is not None:
+            self._peers.extend(Peers((self.replicas,), device) for device in plain)
         # with matrices larger than a round, one round at a time is all that there is room for
         self._overlap = all(matrix_bytes(bucket) <= self.round_bytes for bucket in buckets)
         for part in (part for parts in self.rounds for part in parts):
             part.blocks.append(part)  # parts share the list of their bucket
         self._key = [*key[:-1], False]
 
+    def _plan_group(self, rule: UpdateRule, positions: list[int]) -> GroupPlan:
+        """The plan of the parameters at some positions of a group."""
+        group, all_names = rule.group, names_of(rule.group)
+        params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
+        labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
+        strategy = partial(choose, by_columns=_by_columns(rule))
+        local, buckets = make_sharded_buckets(params, View.of(group["view"]), group["side"], strategy, self.replicas)
+        named = [
+            replace(
+                bucket,
+                group=rule.index,
+                names=tuple(names[i] for i in bucket.members),
+                form=_form(rule, bucket.layout, bucket.strategy, bucket.device.type),
+                communication_dtype=self.communication_dtype
+                if rule.base.normalized and not bucket.dtype.is_complex
+                else None,
+            )
+            for bucket in buckets
+        ]
+        return GroupPlan(rule.index, params, names, labels, local, named)
+
 
 class _GroupWork:
-    """What one step needs of the DTensors of a group: looked up once, as that takes longer than to use it."""
+    """What one step needs of the parameters of a group: looked up once, as that takes longer than to use it."""
 
     def __init__(self, rule: UpdateRule, plan: GroupPlan, states: MutableMapping[Tensor, Any]) -> None:
         self.rule, self.plan = rule, plan
@@ -232,28 +262,9 @@ class _GroupWork:
         return work
 
 
-def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
-    """The plan of the parameters at some positions of a group."""
-    group, all_names = rule.group, names_of(rule.group)
-    params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
-    labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
-    strategy = partial(choose, by_columns=_by_columns(rule))
-    local, buckets = make_sharded_buckets(params, View.of(group["view"]), group["side"], strategy)
-    named = [
-        replace(
-            bucket,
-            group=rule.index,
-            names=tuple(names[i] for i in bucket.members),
-            form=_form(rule, bucket.layout, bucket.strategy, bucket.device.type),
-        )
-        for bucket in buckets
-    ]
-    return GroupPlan(rule.index, params, names, labels, local, named)
-
-
 def _form(rule: UpdateRule, layout: Layout, strategy: str, device: str) -> str:
     form: str = rule.method.form(layout.p, layout.n, rule.group, device)
-    return "direct-p" if strategy != "whole" and form in FORMS else form
+    return "direct-p" if strategy not in ("whole", "local") and form in FORMS else form
 
 
 def _by_columns(rule: UpdateRule) -> bool:
@@ -270,10 +281,10 @@ def _count(steps: list[Tensor]) -> None:
         torch._foreach_add_(steps, 1)
 
 
-def _local_gradient(param: DTensor) -> Tensor | None:
+def _local_gradient(param: Tensor) -> Tensor | None:
     grad = param.grad
-    if grad is None:
-        return None
+    if grad is None or not is_dtensor(param):
+        return grad
     assert is_dtensor(grad)
     ours, theirs = param._spec, grad._spec
     if theirs is not ours and theirs.placements != ours.placements:  # such as a pending sum
