@@ -253,8 +253,7 @@ def _divide(buffer: Tensor, sizes: Sequence[Mapping[int, int]], totals: Sequence
 
 def _free(buffer: Tensor) -> None:
     """Give memory back now: a thread of gloo lets go of the tensors of a collective some time after it has ended."""
-    if buffer.device.type != "meta":
-        buffer.untyped_storage().resize_(0)
+    buffer.untyped_storage().resize_(0)
 
 
 def _wait(work: dist.Work | None) -> None:

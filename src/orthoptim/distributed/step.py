@@ -146,6 +146,8 @@ class ShardedStep:
         return [*keys, self.round_bytes, self.communication_dtype, self.replicas, any(thawed)]
 
     def _make(self, rules: Sequence[UpdateRule], key: list[Any]) -> None:
+        if self.communication_dtype not in (None, torch.bfloat16):
+            raise ValueError(f"Invalid communication_dtype: {self.communication_dtype}; it is torch.bfloat16 or None")
         self.groups, self.local_views, self._frozen = {}, {}, []
         for rule in rules:
             shared = self.replicas is not None

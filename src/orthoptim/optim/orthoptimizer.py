@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, overload
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
@@ -61,6 +62,14 @@ class Orthoptimizer(Optimizer):
     """How much of the matrices that are cut is under way at a time, for each rank: a step takes about ten times as much
     memory. Matrices that are larger travel one for each rank, and do not overlap. Set it on an optimizer, on all ranks
     alike; 0 takes the least memory."""
+    communication_dtype: torch.dtype | None = None
+    """``torch.bfloat16``: what directions travel in between ranks, for bases that normalise (VAdam) and real matrices
+    whose short side is cut or that go to an owner; X travels as it is, so steps stay as feasible. Set it on an
+    optimizer, on all ranks alike. ``None``: the dtype that they are computed in."""
+    replica_group: ProcessGroup | None = None
+    """The ranks that hold the same plain parameters, as under DDP, and share the work of a step: each steps some of the
+    matrices and sends the others what is new, by one all-to-all. Set it on an optimizer, on all ranks alike, such as
+    ``torch.distributed.group.WORLD``. ``None``: every rank steps all matrices, and none is sent."""
     _names: ClassVar[frozenset[str]]
     _base_keys: ClassVar[dict[str, dict[str, str]]]  # where a group keeps each hyperparameter of its base
     _plan_options: ClassVar[tuple[str, ...]]  # those of a group that its plan depends on
@@ -297,10 +306,10 @@ class Orthoptimizer(Optimizer):
             prepared[index] = params, grads, states
             self._keep(rules.get(index), params, states)
         local_views: Mapping[int, View] = {}
-        dtensors = self._dtensors() if changed else []
-        if dtensors:
+        shared = self._shared() if changed else []
+        if shared:
             sharded = self._sharded_step()
-            with full_precision(*{param.device for param in dtensors}):
+            with full_precision(*{param.device for param in shared}):
                 local = sharded(list(rules.values()), self.state)
             for index, work in local.items():
                 for tensors, more in zip(prepared[index], work, strict=True):
@@ -314,7 +323,7 @@ class Orthoptimizer(Optimizer):
 
     def _kept(self, rule: UpdateRule | None) -> tuple[list[Tensor], list[Tensor], list[Any]] | None:
         """Parameters, gradients and states of a group, as in the last step; ``None`` where others are to be stepped."""
-        if rule is None or torch.compiler.is_compiling():
+        if rule is None or self.replica_group is not None or torch.compiler.is_compiling():
             return None
         kept = self._tensors.get(rule.index)
         grads = None if kept is None else kept.grads(rule, self.state)
@@ -402,12 +411,12 @@ class Orthoptimizer(Optimizer):
             >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
             [(5, 'direct-n', 1)]
         """
-        rules, sharded = self._rules(), self._sharded_step() if self._dtensors() else None
+        rules, sharded = self._rules(), self._sharded_step() if self._shared() else None
         if sharded is not None:
             sharded.plan(rules)
         plan = Plan()
         for rule in rules:
-            params = [param for param in rule.group["params"] if not is_dtensor(param)]
+            params = [param for param in rule.group["params"] if not self._is_shared(param)]
             buckets: list[Any] = []
             if sharded is not None and rule.index in sharded.groups:
                 params += sharded.groups[rule.index].local_parts()
@@ -447,10 +456,9 @@ class Orthoptimizer(Optimizer):
         """
         self._repaired.clear()
         constrained = group["algorithm"] == self.algorithm
-        plain = not constrained or _are_plain(group["params"])
         for param in group["params"]:
             grad = param.grad
-            if grad is None or not (plain or not is_dtensor(param)):  # ShardedStep steps DTensors
+            if grad is None or (constrained and self._is_shared(param)):  # ShardedStep steps those
                 continue
             if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
@@ -525,21 +533,27 @@ class Orthoptimizer(Optimizer):
         self._tensors: dict[int, GroupTensors] = {}
         self._sharded: ShardedStep | None = None
 
-    def _dtensors(self) -> list[Tensor]:
-        """The constrained parameters that are DTensors."""
+    def _is_shared(self, param: Tensor) -> bool:
+        """Whether a constrained parameter is stepped together with other ranks."""
+        return self.replica_group is not None or is_dtensor(param)
+
+    def _shared(self) -> list[Tensor]:
+        """The constrained parameters that are stepped together with other ranks."""
         return [
             param
             for group in self.param_groups
             if group["algorithm"] == self.algorithm
-            if not _are_plain(group["params"])
+            if self.replica_group is not None or not _are_plain(group["params"])
             for param in group["params"]
-            if is_dtensor(param)
+            if self._is_shared(param)
         ]
 
     def _sharded_step(self) -> ShardedStep:
         if self._sharded is None:
             self._sharded = ShardedStep()
         self._sharded.round_bytes = self.round_bytes
+        self._sharded.communication_dtype = self.communication_dtype
+        self._sharded.replicas = self.replica_group
         return self._sharded
 
     def _read(self, state_dict: StateDict) -> Loaded:
