@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -11,6 +12,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from orthoptim.distributed.collectives import (
+    BACK,
+    OUT,
+    SHARE,
+    AllToAll,
+    Request,
+    pack_copies,
+    pack_pieces,
+    pack_ranges,
+    piece_sizes,
+    range_sizes,
+    unpack_pieces,
+    unpack_ranges,
+)
 from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group, whole_segments
 from orthoptim.engine.blocks import copy_all_
 from orthoptim.tensors import compute_dtype, is_dtensor
@@ -173,6 +188,50 @@ def make_sharded_buckets(
                 bucket = ShardedBucket(together, layout, group, dtype, half, param.device, choose(layout), copies)
                 buckets.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[]))
     return local, buckets
+
+
+# What travels: the matrices of a bucket, which its owners and its replicas work on.
+
+
+def at_owners(
+    bucket: ShardedBucket,
+    fields: Sequence[Tensor],
+    like: Sequence[Tensor],
+    compute: Callable[[list[Tensor]], list[Tensor]],
+) -> Generator[Request, Any, list[Tensor]]:
+    """Send pieces to the owners of their matrices, compute there, and send back what that returns.
+
+    Args:
+        bucket: the bucket.
+        fields: pieces (B, rows, columns), as the parameters hold them, then values (B,), of this replica's share.
+        like: what the fields that come back look like, but for B.
+        compute: from the fields of whole matrices, and sums of the values, to the fields that go back.
+    """
+    layout, owners = bucket.layout.stored, bucket.owners
+    first, last = owners[layout.me]
+    sent = [field.new_empty(0, *field.shape[1:]) for field in fields]
+    send, expect = range_sizes(owners, fields), piece_sizes(layout, fields, last - first)
+    request = AllToAll(send, expect, partial(pack_ranges, owners, fields), OUT)
+    del fields  # their memory is free once they are packed
+    received = yield request
+    back = compute(unpack_pieces(layout, sent, received, last - first))
+    send, expect = piece_sizes(layout, back, last - first), range_sizes(owners, like)
+    request = AllToAll(send, expect, partial(pack_pieces, layout, back), BACK)
+    del back
+    received = yield request
+    return unpack_ranges(owners, like, received)
+
+
+def share(
+    bucket: ShardedBucket, fields: Sequence[Tensor], like: Sequence[Tensor]
+) -> Generator[Request, Any, list[Tensor]]:
+    """Replicas send each other the fields of their share of the matrices: all then hold the same bits."""
+    assert bucket.replicas is not None
+    first, last = bucket.share
+    ranges = [(0, last - first)] * dist.get_world_size(bucket.replicas)
+    send, expect = range_sizes(ranges, fields), range_sizes(bucket.shares, like)
+    received = yield AllToAll(send, expect, partial(pack_copies, ranges, fields), SHARE)
+    return unpack_ranges(bucket.shares, like, received)
 
 
 # Rounds: how much of the matrices that are cut is under way at a time. All that is under way shares its collectives,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,24 +15,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from orthoptim import stiefel
-from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_rounds, make_sharded_buckets
-from orthoptim.distributed.collectives import (
-    BACK,
-    OUT,
-    SHARE,
-    AllToAll,
-    Job,
-    Request,
-    Steps,
-    pack_copies,
-    pack_pieces,
-    pack_ranges,
-    piece_sizes,
-    range_sizes,
-    run,
-    unpack_pieces,
-    unpack_ranges,
+from orthoptim.distributed.buckets import (
+    ROUND_BYTES,
+    ShardedBucket,
+    at_owners,
+    make_rounds,
+    make_sharded_buckets,
+    share,
 )
+from orthoptim.distributed.collectives import Job, Request, Steps, run
 from orthoptim.distributed.handshake import meshes
 from orthoptim.distributed.layout import batch_placements, from_local, local_batch, local_parts, replicate
 from orthoptim.tensors import compute_dtype, real_dtype
@@ -86,7 +76,7 @@ def apply(given: Sequence[Matrices], function: Function, numbers: int = 1, write
         if bucket.count == 0:
             return
         tensors = [params[i].to_local() for i in bucket.members]
-        results = yield from _by_owners(bucket, bucket.gather(tensors).to(bucket.dtype), function, numbers, writes)
+        results = yield from _by_owners(bucket, tensors, function, numbers, writes)
         for k, values in enumerate(results[:numbers]):
             bucket.write_([found[i][k] for i in bucket.members], values)
         for new in results[numbers:]:
@@ -126,45 +116,29 @@ def _sort(given: Sequence[Matrices]) -> tuple[list[int], list[ShardedBucket]]:
 
 
 def _by_owners(
-    bucket: ShardedBucket, x: Tensor, function: Function, numbers: int, writes: bool
+    bucket: ShardedBucket, tensors: Sequence[Tensor], function: Function, numbers: int, writes: bool
 ) -> Generator[Request, Any, list[Tensor]]:
     """Send pieces to the owners of their matrices, who apply the function and send back what it returns."""
-    layout, turn = bucket.layout.stored, bucket.turn
-    fields = [turn(x)]
+    turn, rows = bucket.turn, tuple(bucket.layout.stored.shapes[bucket.layout.me])
+    empty = torch.empty(0, dtype=bucket.dtype, device=bucket.device)
     # what comes back: matrices first, as records have them
-    like = [*([fields[0][:0]] if writes else []), *[x.new_empty(0, dtype=x.real.dtype)] * numbers]
-    shape_only = [fields[0][:0]]
+    like = [*([empty.new_empty(0, *rows)] if writes else []), *[empty.real] * numbers]
+
+    def compute(fields: list[Tensor]) -> list[Tensor]:
+        (whole,) = map(turn, fields)
+        results = function(whole) if whole.shape[0] else []
+        return [*map(turn, results[numbers:]), *results[:numbers]]
+
     first, last = bucket.share
-    share: list[Tensor] = []
+    results: list[Tensor] = []
     if last > first:
-        a, b = bucket.owners[layout.me]
-        fields = [fields[0][first:last]]
-        request = AllToAll(
-            range_sizes(bucket.owners, fields),
-            piece_sizes(layout, fields, b - a),
-            partial(pack_ranges, bucket.owners, fields),
-            OUT,
+        # given away here, so that its memory is free once it is packed
+        results = yield from at_owners(
+            bucket, [turn(bucket.gather(tensors).to(bucket.dtype))[first:last]], like, compute
         )
-        del x, fields  # their bytes are packed when the request is served
-        received = yield request
-        (whole,) = unpack_pieces(layout, shape_only, received, b - a)
-        results = function(turn(whole)) if b > a else []
-        del whole
-        back = [*(turn(new) for new in results[numbers:]), *results[:numbers]]
-        request = AllToAll(
-            piece_sizes(layout, back, b - a), range_sizes(bucket.owners, like), partial(pack_pieces, layout, back), BACK
-        )
-        del back, results
-        received = yield request
-        share = unpack_ranges(bucket.owners, like, received)
     if bucket.replicas is not None:
-        ranges = [(0, last - first)] * dist.get_world_size(bucket.replicas)
-        request = AllToAll(
-            range_sizes(ranges, share), range_sizes(bucket.shares, like), partial(pack_copies, ranges, share), SHARE
-        )
-        received = yield request
-        share = unpack_ranges(bucket.shares, like, received)
-    return [*share[int(writes) :], *(turn(new) for new in share[: int(writes)])]
+        results = yield from share(bucket, results, like)
+    return [*results[int(writes) :], *map(turn, results[: int(writes)])]
 
 
 def largest(params: Sequence[DTensor], values: Sequence[Tensor]) -> list[float]:

@@ -28,26 +28,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State, per_matrix
-from orthoptim.distributed.buckets import ShardedBucket
+from orthoptim.distributed.buckets import ShardedBucket, at_owners, share
 from orthoptim.distributed.collectives import (
     BACK,
     OUT,
-    SHARE,
     SUM,
     AllReduce,
     AllToAll,
     Request,
-    pack_copies,
     pack_pieces,
-    pack_ranges,
     piece_sizes,
-    range_sizes,
     unpack_pieces,
-    unpack_ranges,
 )
 from orthoptim.distributed.layout import Layout
 from orthoptim.engine.rule import UpdateRule
@@ -114,6 +108,13 @@ class Method(NamedTuple):
     def group(self) -> Mapping[str, Any]:
         """The options."""
         return {**self.rule.group, "form": self.form}
+
+    @property
+    def moved_entries(self) -> list[str]:
+        """The buffers of the state, with a value for each entry, that whole matrices are stepped with."""
+        whole = self.base.whole_matrix or self.rule.method.replaces_gradient(self.rule.group)
+        moved = self.rule.kinds if whole else self.rule.method.buffers(self.rule.group)
+        return [name for name in moved if not per_matrix(self.rule.kinds[name])]
 
     def block_step(self, **changes: Any) -> BlockStep:
         """What steps whole matrices."""
@@ -188,29 +189,26 @@ def exchange(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
 
 def whole(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
     """Each matrix is sent to one rank, which steps it as a single process would, and sends it back."""
-    layout, turn, owners = bucket.layout.stored, bucket.turn, bucket.owners
-    values = per_matrix_names(method.rule.kinds)
-    moved = method.rule.method.buffers(method.rule.group) if pieces.advanced else method.rule.kinds
-    entries = [name for name in moved if name not in values]
-    sent = [turn(pieces.x), turn(bucket.compressed(pieces.g)), *(turn(pieces.state[name]) for name in entries)]
-    sent += pieces.statistic
-    first, last = owners[layout.me]
-    send, expect = range_sizes(owners, sent), piece_sizes(layout, sent, last - first)
-    received = yield AllToAll(send, expect, partial(pack_ranges, owners, sent), OUT)
-    fields = unpack_pieces(layout, sent, received, last - first)
-    x, g, *rest = map(turn, fields[: 2 + len(entries)])
+    turn, values, entries = bucket.turn, per_matrix_names(method.rule.kinds), method.moved_entries
+    first, last = bucket.owners[bucket.layout.me]
     # copies: to step a block may write to its state
-    state = {name: pieces.state[name][first:last].clone() for name in values} | dict(zip(entries, rest, strict=True))
-    assembled = Pieces(x, g.to(x.dtype), state, fields[2 + len(entries) :], pieces.lr, pieces.advanced)
-    new_x, new = _step_whole(method, assembled)
-    back = [turn(new_x), *(turn(new[name]) for name in entries)]
-    back += [new[name] if name in new else state[name] for name in values]
-    like = [turn(pieces.x), *(turn(pieces.state[name]) for name in entries), *(pieces.state[name] for name in values)]
-    send, expect = piece_sizes(layout, back, last - first), range_sizes(owners, like)
-    received = yield AllToAll(send, expect, partial(pack_pieces, layout, back), BACK)
-    fields = unpack_ranges(owners, like, received)
-    new_x, *rest = map(turn, fields[: 1 + len(entries)])
-    return new_x, dict(zip([*entries, *values], [*rest, *fields[1 + len(entries) :]], strict=True))
+    state = {name: pieces.state[name][first:last].clone() for name in values}
+    matrices = 1 + len(entries)
+
+    def compute(fields: list[Tensor]) -> list[Tensor]:
+        x, g, *buffers = map(turn, fields[: 1 + matrices])
+        state.update(zip(entries, buffers, strict=True))
+        assembled = pieces._replace(x=x, g=g.to(x.dtype), state=state, statistic=fields[1 + matrices :])
+        new_x, new = _step_whole(method, assembled)
+        back = [turn(new_x), *(turn(new[name]) for name in entries)]
+        return [*back, *(new[name] if name in new else state[name] for name in values)]
+
+    buffers = [turn(pieces.state[name]) for name in entries]
+    sent = [turn(pieces.x), turn(bucket.compressed(pieces.g)), *buffers, *pieces.statistic]
+    like = [turn(pieces.x), *buffers, *(pieces.state[name] for name in values)]
+    fields = yield from at_owners(bucket, sent, like, compute)
+    new_x, *buffers = map(turn, fields[:matrices])
+    return new_x, dict(zip([*entries, *values], [*buffers, *fields[matrices:]], strict=True))
 
 
 def local(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
@@ -230,19 +228,13 @@ def per_matrix_names(kinds: Mapping[str, Kind]) -> list[str]:
 
 
 def _share(method: Method, pieces: Pieces, bucket: ShardedBucket, new_x: Tensor, new: State) -> Moves:
-    """Replicas send each other what they have computed: all then hold the same bits."""
-    assert bucket.replicas is not None
-    values = per_matrix_names(method.rule.kinds)
-    moved = method.rule.method.buffers(method.rule.group) if pieces.advanced else method.rule.kinds
-    names = [*(name for name in moved if name not in values), *values]
+    """Replicas send each other what they have computed."""
+    names = [*method.moved_entries, *per_matrix_names(method.rule.kinds)]
     first, last = bucket.share
     like = [pieces.x, *(pieces.state[name] for name in names)]
     fields = [new_x, *(new.get(name, pieces.state[name][first:last]) for name in names)]
-    ranges = [(0, last - first)] * dist.get_world_size(bucket.replicas)
-    send, expect = range_sizes(ranges, fields), range_sizes(bucket.shares, like)
-    received = yield AllToAll(send, expect, partial(pack_copies, ranges, fields), SHARE)
-    new_x, *rest = unpack_ranges(bucket.shares, like, received)
-    return new_x, dict(zip(names, rest, strict=True))
+    new_x, *buffers = yield from share(bucket, fields, like)
+    return new_x, dict(zip(names, buffers, strict=True))
 
 
 def _by_columns(

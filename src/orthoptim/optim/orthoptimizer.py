@@ -8,8 +8,8 @@ from copy import copy, deepcopy
 from typing import Any, ClassVar, Self, overload
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import Base, Direction, Kind, State
@@ -66,7 +66,7 @@ class Orthoptimizer(Optimizer):
     """``torch.bfloat16``: what directions travel in between ranks, for bases that normalise (VAdam) and real matrices
     whose short side is cut or that go to an owner; X travels as it is, so steps stay as feasible. Set it on an
     optimizer, on all ranks alike. ``None``: the dtype that they are computed in."""
-    replica_group: ProcessGroup | None = None
+    replica_group: "dist.ProcessGroup | None" = None
     """The ranks that hold the same plain parameters, as under DDP, and share the work of a step: each steps some of the
     matrices and sends the others what is new, by one all-to-all. Set it on an optimizer, on all ranks alike, such as
     ``torch.distributed.group.WORLD``. ``None``: every rank steps all matrices, and none is sent."""
