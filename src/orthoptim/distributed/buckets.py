@@ -17,6 +17,7 @@ from orthoptim.distributed.collectives import (
     OUT,
     SHARE,
     AllToAll,
+    Answer,
     Request,
     pack_copies,
     pack_pieces,
@@ -198,7 +199,7 @@ def at_owners(
     fields: Sequence[Tensor],
     like: Sequence[Tensor],
     compute: Callable[[list[Tensor]], list[Tensor]],
-) -> Generator[Request, Any, list[Tensor]]:
+) -> Generator[Request, Answer, Answer]:
     """Send pieces to the owners of their matrices, compute there, and send back what that returns.
 
     Args:
@@ -209,29 +210,27 @@ def at_owners(
     """
     layout, owners = bucket.layout.stored, bucket.owners
     first, last = owners[layout.me]
-    sent = [field.new_empty(0, *field.shape[1:]) for field in fields]
     send, expect = range_sizes(owners, fields), piece_sizes(layout, fields, last - first)
-    request = AllToAll(send, expect, partial(pack_ranges, owners, fields), OUT)
+    unpack = partial(unpack_pieces, layout, [field.new_empty(0, *field.shape[1:]) for field in fields], last - first)
+    request = AllToAll(send, expect, partial(pack_ranges, owners, fields), unpack, OUT)
     del fields  # their memory is free once they are packed
-    received = yield request
-    back = compute(unpack_pieces(layout, sent, received, last - first))
+    back = compute((yield request))
     send, expect = piece_sizes(layout, back, last - first), range_sizes(owners, like)
-    request = AllToAll(send, expect, partial(pack_pieces, layout, back), BACK)
+    request = AllToAll(send, expect, partial(pack_pieces, layout, back), partial(unpack_ranges, owners, like), BACK)
     del back
-    received = yield request
-    return unpack_ranges(owners, like, received)
+    return (yield request)
 
 
 def share(
     bucket: ShardedBucket, fields: Sequence[Tensor], like: Sequence[Tensor]
-) -> Generator[Request, Any, list[Tensor]]:
+) -> Generator[Request, Answer, Answer]:
     """Replicas send each other the fields of their share of the matrices: all then hold the same bits."""
     assert bucket.replicas is not None
     first, last = bucket.share
     ranges = [(0, last - first)] * dist.get_world_size(bucket.replicas)
     send, expect = range_sizes(ranges, fields), range_sizes(bucket.shares, like)
-    received = yield AllToAll(send, expect, partial(pack_copies, ranges, fields), SHARE)
-    return unpack_ranges(bucket.shares, like, received)
+    unpack = partial(unpack_ranges, bucket.shares, like)
+    return (yield AllToAll(send, expect, partial(pack_copies, ranges, fields), unpack, SHARE))
 
 
 # Rounds: how much of the matrices that are cut is under way at a time. All that is under way shares its collectives,

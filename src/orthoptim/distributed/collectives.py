@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,8 +29,8 @@ OUT, SUM, BACK, SHARE = 0, 1, 100, 101
 ALIGNMENT = 16
 """Bytes: that of complex128, and a divisor of the size of every record."""
 
-Received = dict[int, Tensor]
-"""Bytes, by the member of the group that sent them. They are gone when the coroutine yields again."""
+Buffers = dict[int, Tensor]
+"""Bytes that go to members of a group, or come from them."""
 
 
 # Requests
@@ -46,24 +46,29 @@ class AllReduce:
 
 @dataclass
 class AllToAll:
-    """Bytes for members of the group; the answer is what they sent, as :data:`Received`.
+    """Bytes for members of the group; the answer is a list of tensors, made from the bytes that they sent.
 
     Attributes:
         send: how many bytes go to each member; those to whom nothing is sent are left out.
         expect: how many come from each member. All sizes are multiples of :data:`ALIGNMENT`.
-        fill: writes what is sent into the buffers it is given, by member.
+        pack: writes what is sent into buffers.
+        unpack: makes tensors from the buffers that were received, whose memory is given back after that.
         stage: one of those above.
     """
 
     send: dict[int, int]
     expect: dict[int, int]
-    fill: Callable[[Received], None]
+    pack: Callable[[Buffers], None]
+    unpack: Callable[[Buffers], list[Tensor]]
     stage: int
 
 
 Request = AllReduce | AllToAll
-Steps = Generator[Request, Any, None]
-"""Sums are answered by a list of tensors, an all-to-all by :data:`Received`."""
+Answer = list[Tensor]
+Wait = Callable[[], list[Answer]]
+"""Waits for a collective that is under way, and returns the answers, one for each request."""
+
+Steps = Generator[Request, Answer, None]
 
 
 class Job(NamedTuple):
@@ -125,7 +130,7 @@ class _Round:
         self._order: dict[tuple[dist.ProcessGroup, torch.device], int] = {}
         self._numbers = {job: number for number, job in enumerate(jobs)}
         self._waiting: list[tuple[Job, Request]] = []
-        self._under_way: list[tuple[list[Job], Transfer]] = []
+        self._under_way: list[tuple[list[Job], Wait]] = []
         for job in jobs:
             for group in (job.group, job.replicas):
                 if group is not None:
@@ -156,39 +161,28 @@ class _Round:
         self.launch(last)
         while self._under_way:
             under_way, self._under_way = self._under_way, []
-            for jobs, transfer in under_way:
-                for job, answer in zip(jobs, transfer.wait(), strict=True):
+            while under_way:
+                jobs, wait = under_way.pop(0)
+                answers = wait()
+                del wait  # with its buffers
+                for job in jobs:
                     with suppress(StopIteration):
-                        self._waiting.append((job, job.steps.send(answer)))
-                    del answer
-                transfer.free()
+                        self._waiting.append((job, job.steps.send(answers.pop(0))))
             self.launch(last)
 
 
 # Collectives
 
 
-class Transfer(NamedTuple):
-    """A collective that is under way.
-
-    Attributes:
-        wait: waits for it and returns the answers, one for each request.
-        free: gives the memory of the answers back.
-    """
-
-    wait: Callable[[], list[Any]]
-    free: Callable[[], None]
-
-
-def start(requests: Sequence[Request], group: dist.ProcessGroup, device: torch.device) -> Transfer:
+def start(requests: Sequence[Request], group: dist.ProcessGroup, device: torch.device) -> Wait:
     """Start one collective for requests of one kind."""
     sums = [request for request in requests if isinstance(request, AllReduce)]
     swaps = [request for request in requests if isinstance(request, AllToAll)]
     return all_reduce_coalesced(sums, group) if sums else all_to_all_coalesced(swaps, group, device)
 
 
-def all_reduce_coalesced(requests: Sequence[AllReduce], group: dist.ProcessGroup) -> Transfer:
-    """Start one all-reduce for each (real) dtype. The answers are lists of sums."""
+def all_reduce_coalesced(requests: Sequence[AllReduce], group: dist.ProcessGroup) -> Wait:
+    """Start one all-reduce for each (real) dtype."""
     tensors = [tensor for request in requests for tensor in request.tensors]
     by_dtype: dict[torch.dtype, list[int]] = {}
     # complex ones first: they can be viewed as such at even places only
@@ -197,7 +191,7 @@ def all_reduce_coalesced(requests: Sequence[AllReduce], group: dist.ProcessGroup
     flats = [torch.cat([as_real(tensors[place]).reshape(-1) for place in places]) for places in by_dtype.values()]
     works = [dist.all_reduce(flat, group=group, async_op=True) for flat in flats]
 
-    def wait() -> list[Any]:
+    def wait() -> list[Answer]:
         sums = list(tensors)
         for places, flat, work in zip(by_dtype.values(), flats, works, strict=True):
             _wait(work)
@@ -208,11 +202,11 @@ def all_reduce_coalesced(requests: Sequence[AllReduce], group: dist.ProcessGroup
         remaining = iter(sums)
         return [[next(remaining) for _ in request.tensors] for request in requests]
 
-    return Transfer(wait, lambda: None)  # who asked keeps the sums
+    return wait
 
 
-def all_to_all_coalesced(requests: Sequence[AllToAll], group: dist.ProcessGroup, device: torch.device) -> Transfer:
-    """Start one all-to-all of bytes, for all dtypes together. The answers are :data:`Received`."""
+def all_to_all_coalesced(requests: Sequence[AllToAll], group: dist.ProcessGroup, device: torch.device) -> Wait:
+    """Start one all-to-all of bytes, for all dtypes together."""
     world = dist.get_world_size(group)
     going, coming = [0] * world, [0] * world
     for request in requests:
@@ -221,28 +215,30 @@ def all_to_all_coalesced(requests: Sequence[AllToAll], group: dist.ProcessGroup,
                 totals[member] += size
     outbox = torch.empty(sum(going), dtype=torch.uint8, device=device)
     for request, buffers in zip(requests, _divide(outbox, [each.send for each in requests], going), strict=True):
-        request.fill(buffers)
-        request.fill = _filled  # what it was filled from is not needed any more
-    expected = [request.expect for request in requests]
+        request.pack(buffers)
+        request.pack = _packed  # what it packed is not needed any more
     inbox = torch.empty(sum(coming), dtype=torch.uint8, device=device)
     work = dist.all_to_all_single(inbox, outbox, coming, going, group=group, async_op=True)
 
-    def wait() -> list[Any]:
+    def wait() -> list[Answer]:
         _wait(work)
         _free(outbox)
-        return _divide(inbox, expected, coming)
+        received = _divide(inbox, [request.expect for request in requests], coming)
+        answers = [request.unpack(buffers) for request, buffers in zip(requests, received, strict=True)]
+        _free(inbox)
+        return answers
 
-    return Transfer(wait, lambda: _free(inbox))
+    return wait
 
 
-def _filled(buffers: Received) -> None:
+def _packed(buffers: Buffers) -> None:
     raise AssertionError("a request is served once")
 
 
-def _divide(buffer: Tensor, sizes: Sequence[Mapping[int, int]], totals: Sequence[int]) -> list[Received]:
+def _divide(buffer: Tensor, sizes: Sequence[Mapping[int, int]], totals: Sequence[int]) -> list[Buffers]:
     """The parts of a buffer that belong to each request, by member: members one after another, in each the requests."""
     starts = [0, *accumulate(totals)]
-    parts: list[Received] = []
+    parts: list[Buffers] = []
     for of_request in sizes:
         parts.append({})
         for member, size in of_request.items():
@@ -320,30 +316,30 @@ def range_sizes(ranges: Ranges, fields: Sequence[Tensor]) -> dict[int, int]:
     return {member: (b - a) * size for member, (a, b) in enumerate(ranges) if b > a and size}
 
 
-def pack_ranges(ranges: Ranges, fields: Sequence[Tensor], buffers: Received) -> None:
+def pack_ranges(ranges: Ranges, fields: Sequence[Tensor], buffers: Buffers) -> None:
     """Write the fields (B, ...) of each member's matrices into its buffer."""
     for views, (a, b) in _records(ranges, record_of(fields), buffers):
         for view, field in zip(views, fields, strict=True):
             view.copy_(torch.unflatten(field[a:b], 0, view.shape[:2]))
 
 
-def pack_copies(ranges: Ranges, fields: Sequence[Tensor], buffers: Received) -> None:
+def pack_copies(ranges: Ranges, fields: Sequence[Tensor], buffers: Buffers) -> None:
     """Write the fields of all matrices into the buffer of every member."""
     for member, buffer in buffers.items():
         pack_ranges(ranges, fields, {member: buffer})
 
 
-def unpack_ranges(ranges: Ranges, like: Sequence[Tensor], received: Received) -> list[Tensor]:
+def unpack_ranges(ranges: Ranges, like: Sequence[Tensor], buffers: Buffers) -> list[Tensor]:
     """The fields (B, ...) of all matrices, from the buffers of the members that had them."""
     count = ranges[-1][1]
     fields = [each.new_empty(count, *each.shape[1:]) for each in like]
-    for views, (a, b) in _records(ranges, record_of(like), received):
+    for views, (a, b) in _records(ranges, record_of(like), buffers):
         for view, field in zip(views, fields, strict=True):
             torch.unflatten(field[a:b], 0, view.shape[:2]).copy_(view)
     return fields
 
 
-def _records(ranges: Ranges, record: PackedLayout, buffers: Received) -> Iterator[tuple[list[Tensor], tuple[int, int]]]:
+def _records(ranges: Ranges, record: PackedLayout, buffers: Buffers) -> Iterator[tuple[list[Tensor], tuple[int, int]]]:
     """The fields (members, count, ...) in buffers, and the range of matrices: of members that look alike together."""
     present = list(buffers)
     for first, last, step in _alike([buffers[member] for member in present]):
@@ -370,17 +366,17 @@ def piece_sizes(layout: Layout, fields: Sequence[Tensor], count: int) -> dict[in
     return {member: sizes[shape] for member, shape in enumerate(layout.shapes) if sizes.get(shape)}
 
 
-def pack_pieces(layout: Layout, fields: Sequence[Tensor], buffers: Received) -> None:
+def pack_pieces(layout: Layout, fields: Sequence[Tensor], buffers: Buffers) -> None:
     """Write each member's pieces of matrices (B, p, n), and all of the values (B,), into its buffer."""
     for views, members in _pieces(layout, fields, buffers):
         for view, field in zip(views, fields, strict=True):
             view.copy_(field if field.ndim == 1 else _at(field, layout, members))
 
 
-def unpack_pieces(layout: Layout, like: Sequence[Tensor], received: Received, count: int) -> list[Tensor]:
+def unpack_pieces(layout: Layout, like: Sequence[Tensor], count: int, buffers: Buffers) -> list[Tensor]:
     """The fields of ``count`` matrices: whole matrices from their pieces, and the sums of the members' values."""
     fields = [each.new_empty(count, layout.p, layout.n) if each.ndim > 1 else each.new_zeros(count) for each in like]
-    for views, members in _pieces(layout, fields, received) if count else ():
+    for views, members in _pieces(layout, fields, buffers) if count else ():
         for view, field in zip(views, fields, strict=True):
             subscript = _subscript(layout, members[0])
             if field.ndim == 1:
@@ -392,9 +388,7 @@ def unpack_pieces(layout: Layout, like: Sequence[Tensor], received: Received, co
     return fields
 
 
-def _pieces(
-    layout: Layout, fields: Sequence[Tensor], buffers: Received
-) -> Iterator[tuple[list[Tensor], Sequence[int]]]:
+def _pieces(layout: Layout, fields: Sequence[Tensor], buffers: Buffers) -> Iterator[tuple[list[Tensor], Sequence[int]]]:
     """The fields (members, B, ...) of pieces in buffers, and the members: those that look alike together."""
     present, even = list(buffers), layout.even[1]
     stretches = [*_alike([buffers[member] for member in present[:even]])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from orthoptim.distributed.buckets import (
     make_sharded_buckets,
     share,
 )
-from orthoptim.distributed.collectives import Job, Request, Steps, run
+from orthoptim.distributed.collectives import Answer, Job, Request, Steps, run
 from orthoptim.distributed.handshake import meshes
 from orthoptim.distributed.layout import batch_placements, from_local, local_batch, local_parts, replicate
 from orthoptim.tensors import compute_dtype, real_dtype
@@ -117,7 +117,7 @@ def _sort(given: Sequence[Matrices]) -> tuple[list[int], list[ShardedBucket]]:
 
 def _by_owners(
     bucket: ShardedBucket, tensors: Sequence[Tensor], function: Function, numbers: int, writes: bool
-) -> Generator[Request, Any, list[Tensor]]:
+) -> Generator[Request, Answer, Answer]:
     """Send pieces to the owners of their matrices, who apply the function and send back what it returns."""
     turn, rows = bucket.turn, tuple(bucket.layout.stored.shapes[bucket.layout.me])
     empty = torch.empty(0, dtype=bucket.dtype, device=bucket.device)

@@ -38,6 +38,7 @@ from orthoptim.distributed.collectives import (
     SUM,
     AllReduce,
     AllToAll,
+    Answer,
     Request,
     pack_pieces,
     piece_sizes,
@@ -66,7 +67,7 @@ def choose(layout: Layout, by_columns: bool) -> str:
 
 
 Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the matrices; the old, where not finite
-Moves = Generator[Request, Any, Result]
+Moves = Generator[Request, Answer, Result]
 
 
 class Pieces(NamedTuple):
@@ -176,14 +177,12 @@ def exchange(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
 
     def move(source: Layout, target: Layout, fields: list[Tensor], stage: int) -> AllToAll:
         send, expect = piece_sizes(source, fields, count), piece_sizes(target, fields, count)
-        return AllToAll(send, expect, partial(pack_pieces, source, fields), stage)
+        unpack = partial(unpack_pieces, target, fields, count)
+        return AllToAll(send, expect, partial(pack_pieces, source, fields), unpack, stage)
 
-    sent = [pieces.x, bucket.compressed(pieces.g)]
-    received = yield move(by_columns, by_rows, sent, OUT)
-    x, g = unpack_pieces(by_rows, sent, received, count)
+    x, g = yield move(by_columns, by_rows, [pieces.x, bucket.compressed(pieces.g)], OUT)
     update, new, finite = yield from _by_columns(method, pieces, x, g.to(x.dtype))
-    received = yield move(by_rows, by_columns, [update.x], BACK)
-    (new_x,) = unpack_pieces(by_columns, [update.x], received, count)
+    (new_x,) = yield move(by_rows, by_columns, [update.x], BACK)
     return where(finite, new_x, pieces.x), _mask(pieces, new, finite)
 
 
@@ -239,7 +238,7 @@ def _share(method: Method, pieces: Pieces, bucket: ShardedBucket, new_x: Tensor,
 
 def _by_columns(
     method: Method, pieces: Pieces, x: Tensor, g: Tensor
-) -> Generator[Request, Any, tuple[Update, State, Tensor]]:
+) -> Generator[Request, Answer, tuple[Update, State, Tensor]]:
     """Step columns: the update, the new state of each matrix, and which matrices are finite."""
     direction = Direction(g, known=False)
     t = _step_number(pieces.state, pieces.lr)
