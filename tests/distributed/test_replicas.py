@@ -14,6 +14,7 @@ SETTINGS = {
     "VAdam": Setting("POGO", {"lr": 0.1}),
     "SGD": Setting("POGO", {"lr": 0.1}, "SGD", {"momentum": 0.9}),
     "Muon": Setting("POGO", {"lr": 0.1}, "Muon"),
+    "SLPG": Setting("SLPG", {"lr": 0.01, "barzilai_borwein": True}),
     "RGD": Setting("RGD", {"lr": 0.1}),
     "Landing": Setting("Landing", {"lr": 0.1}, "SGD", {"momentum": 0.1}),
 }
