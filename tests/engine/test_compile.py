@@ -8,7 +8,7 @@ from torch.optim import lr_scheduler
 
 import orthoptim as oo
 from orthoptim import stiefel
-from orthoptim.engine import compiling
+from orthoptim.engine import compiled
 from orthoptim.stiefel import cost_model
 from orthoptim_experiments.bench.measure import extra_bytes
 from tests.conformance.methods import clones, point, set_gradients, steps
@@ -61,7 +61,7 @@ def test_without_a_compiler_it_warns_once_and_steps(monkeypatch):
         return fail
 
     monkeypatch.setattr(torch, "compile", broken)
-    monkeypatch.setattr(compiling, "_warned", False)
+    monkeypatch.setattr(compiled, "_warned", False)
     params, others = [point(4, 6), point(3, 3, seed=1)], [point(4, 6), point(3, 3, seed=1)]
     opt, eager = oo.POGO(params, 0.1, compile=True), oo.POGO(others, 0.1)
     with pytest.warns(UserWarning, match="torch.compile failed: no C") as caught:

@@ -11,9 +11,8 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from orthoptim.base import SGD
 from orthoptim.engine.naming import has_names, names_of, parameter_name
-from orthoptim.engine.plan import Plan
 from orthoptim.engine.state import apart
-from orthoptim.engine.telemetry import DriftTable
+from orthoptim.engine.telemetry import DriftTable, Plan
 from orthoptim.groups import Patterns, param_groups
 from orthoptim.literals import LandingPolicy
 from orthoptim.optim.inner import check_inner, step_inner
