@@ -24,7 +24,7 @@ from orthoptim.distributed.collectives import (
 from orthoptim.distributed.layout import Index, Layout, is_cut, make_segments
 from orthoptim.engine.blocks import copy_all_
 from orthoptim.tensors import compute_dtype
-from orthoptim.views import Blocks, View
+from orthoptim.views import Blocks, View, scale_factor
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -54,6 +54,7 @@ class ShardedBucket:
         blocks: its parts, one for each round.
         region: where the pieces are in the local tensor of a parameter that a view divides.
         counts_steps: whether its step counts as one of its parameters: not if other matrices of these have counted it.
+        scale: σ: the parameters hold σ times the matrices.
     """
 
     members: list[int]
@@ -72,6 +73,7 @@ class ShardedBucket:
     blocks: list[ShardedBucket] = field(default_factory=list)
     region: Blocks | None = None
     counts_steps: bool = True
+    scale: float = 1.0
 
     @property
     def count(self) -> int:
@@ -163,7 +165,9 @@ def make_sharded_buckets(
                 group, strategy = process_group(param, layout, view), choose(layout)
                 replicas = replica_group(param)
                 bucket = ShardedBucket(together, layout, group, dtype, half, param.device, strategy, replicas)
-                cut.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[]))
+                sides = (layout.n, layout.p) if layout.transposed else (layout.p, layout.n)
+                scale = scale_factor(view.scale, *sides)
+                cut.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[], scale=scale))
     return local, cut
 
 

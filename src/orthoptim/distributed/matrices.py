@@ -92,11 +92,13 @@ def apply(given: Sequence[Matrices], function: Function, numbers: int = 1, write
         if bucket.count == 0:
             return
         tensors = [params[i].to_local() for i in bucket.members]
-        results = yield from _by_owners(bucket, bucket.gather(tensors).to(bucket.dtype), function, numbers, writes)
+        x = bucket.gather(tensors).to(bucket.dtype)
+        x = x if bucket.scale == 1 else x / bucket.scale
+        results = yield from _by_owners(bucket, x, function, numbers, writes)
         for k, values in enumerate(results[:numbers]):
             bucket.write_([found[i][k] for i in bucket.members], values)
         for new in results[numbers:]:
-            bucket.write_(tensors, new)
+            bucket.write_(tensors, new if bucket.scale == 1 else new * bucket.scale)
 
     def jobs(parts: Sequence[ShardedBucket]) -> list[Job]:
         return [Job(part.process_group, part.device, steps(part), part.replicas) for part in parts]

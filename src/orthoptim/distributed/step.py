@@ -19,7 +19,7 @@ from orthoptim.distributed.state import init_state
 from orthoptim.distributed.strategies import choose, per_matrix_names, step_bucket
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.state import newest
+from orthoptim.engine.state import newest, rescaled
 from orthoptim.stiefel import FORMS
 from orthoptim.tensors import is_dtensor, local_part, real_dtype
 from orthoptim.views import View
@@ -187,13 +187,14 @@ class ShardedStep:
         if bucket.count == 0:
             _count(steps)
             return
-        x = bucket.gather(params)
+        whole = bucket.gather(params)
         held = {
             name: [local_part(states[param][name]) for param in members]
             for name in (*rule.kinds, *(["master"] if bucket.half else []))
         }
         if bucket.half:
-            x = newest(x, bucket.gather(held["master"]))
+            whole = newest(whole, bucket.gather(held["master"]))
+        x = whole if bucket.scale == 1 else whole / bucket.scale
         lr = rule.group["lr"]
         if isinstance(lr, Tensor):
             lr = lr.to(bucket.device, real_dtype(bucket.dtype)).reshape(())
@@ -209,7 +210,11 @@ class ShardedStep:
             torch.full_like(param, torch.nan) if grad is None else grad
             for param, grad in zip(params, given, strict=True)
         ]
-        new_x, new_state = yield from step_bucket(rule, bucket, x, bucket.gather(grads).to(x.dtype), state, lr)
+        grad = bucket.gather(grads).to(x.dtype)
+        if bucket.scale != 1:
+            grad = grad * bucket.scale
+        new_x, new_state = yield from step_bucket(rule, bucket, x, grad, state, lr)
+        new_x = rescaled(new_x, whole, bucket.scale)
         bucket.write_(params, new_x)
         if bucket.half:
             bucket.write_(held["master"], new_x)
@@ -224,7 +229,8 @@ def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
     params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
     labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
     strategy = partial(choose, by_columns=_by_columns(rule))
-    local, buckets = make_sharded_buckets(params, View.of(group["view"]), group["side"], strategy)
+    view = View.of(group["view"]).scaled(group["scale"])
+    local, buckets = make_sharded_buckets(params, view, group["side"], strategy)
     named = [
         replace(
             bucket,
