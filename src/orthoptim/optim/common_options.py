@@ -8,7 +8,7 @@ import inspect
 from typing import Any, TypedDict, Unpack
 
 from orthoptim.stiefel.cost_model import BLOCK_CAP_MB
-from orthoptim.views import Side, ViewLike
+from orthoptim.views import Scale, Side, ViewLike
 
 
 class CommonOptions(TypedDict, total=False):
@@ -16,6 +16,7 @@ class CommonOptions(TypedDict, total=False):
 
     view: ViewLike
     side: Side
+    scale: Scale
     maximize: bool
     compile: bool
     block_cap_mb: float
@@ -25,6 +26,7 @@ class CommonOptions(TypedDict, total=False):
 DEFAULTS: CommonOptions = {
     "view": "matrix",
     "side": "auto",
+    "scale": 1.0,
     "maximize": False,
     "compile": False,
     "block_cap_mb": BLOCK_CAP_MB,
@@ -38,6 +40,9 @@ params: parameters, named parameters or param groups; every option below may als
 view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"filters"``, the first dim
             against the rest; ``"kernels"``, the k×k kernels of a convolution; or an :class:`orthoptim.View`.
         side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
+        scale: σ, for XXᴴ = σ²I. ``"rms"``: √(rows/columns) of each matrix as it is stored, so that a linear layer keeps
+            the root mean square of its input. A step is that of X/σ with its gradient, so that the learning rate means
+            the same whatever σ is.
         maximize: ascend instead.
         compile: compile the update of each kind of matrices with torch.compile; complex ones are stepped as without.
         block_cap_mb: how many MB of matrices are stepped at a time, at most. Their temporaries take about five times

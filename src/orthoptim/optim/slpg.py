@@ -104,7 +104,7 @@ class SLPG(Orthoptimizer):
         for group in self.param_groups:
             if group.get("project_at_end"):
                 for param in group["params"]:
-                    project_(param, view=group["view"], side=group["side"])
+                    project_(param, view=group["view"], side=group["side"], scale=group["scale"])
 
 
 def scale_and_land(y: Tensor, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
