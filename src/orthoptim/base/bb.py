@@ -22,12 +22,12 @@ class BB(Base):
         G = η_t ∇f(X_t),\qquad η_t = \left|\frac{⟨S,S⟩}{⟨S,Y⟩}\right| \text{ for even } t,\quad
         \left|\frac{⟨S,Y⟩}{⟨Y,Y⟩}\right| \text{ for odd } t.
 
-    A quotient that is not finite and positive leaves η as it was; where R has been zero so far, X stays. Being a scalar
-    factor, it keeps POGO equivariant and all guarantees of landing. Not for stochastic gradients: Y would be mostly
-    noise.
+    If a quotient is not finite and positive, η keeps its value; as long as R has been zero, X stays. η is a scalar
+    factor, so POGO stays equivariant and keeps all guarantees of its landing. Not for stochastic gradients: Y would be
+    mostly noise.
 
-    Long quotients leap far: POGO lands BB's leaps with ``landing="strict"`` unless told otherwise, which costs no
-    iterations, and refuses the landings that do not clip.
+    Large quotients make long leaps: POGO lands them by default with ``landing="strict"``, which costs no iterations,
+    and refuses landings that do not clip.
 
     Example:
         >>> import orthoptim as oo

@@ -28,8 +28,8 @@ class POGO(Orthoptimizer):
         &X ← M - λ(MM^H - I)M                        && \text{land; λ = ½ by default}
         \end{aligned}
 
-    Only matrix products, and with the default landing ``"safe"`` never farther than ½ from the manifold, whatever the
-    gradients and the learning rate; in ordinary training within rounding of it.
+    POGO uses matrix products only. With the default landing ``"safe"`` the distance from the manifold never exceeds ½,
+    whatever the gradients and the learning rate; in ordinary training it is at rounding level.
 
     Args:
         {params}
