@@ -5,6 +5,7 @@ from orthoptim.engine.step import Update
 from orthoptim.engine.telemetry import Drift
 from orthoptim.optim.landing import Landing
 from orthoptim.optim.landingpc import LandingPC
+from orthoptim.optim.line_search import LineSearch
 from orthoptim.optim.orthoptimizer import Orthoptimizer
 from orthoptim.optim.pogo import POGO
 from orthoptim.optim.rgd import RGD
@@ -21,6 +22,7 @@ __all__ = [
     "Drift",
     "Landing",
     "LandingPC",
+    "LineSearch",
     "Orthoptimizer",
     "Plan",
     "StiefelMuon",
