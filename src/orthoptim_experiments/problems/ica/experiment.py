@@ -37,12 +37,12 @@ Picard-O, from the same start. Evaluations are points at which the contrast or i
             sizes={"n": 4, "side": 32, "budget": 300, "stride": 10, "tolerance": 1e-8},
         ),
         "laptop": Scale(
-            "16 signals of 16384 samples; 32 components of 1797 digits",
+            "16 signals of 16384 samples; 16 components of 1797 digits",
             seeds=3,
             sizes={"n": 16, "side": 128, "budget": 3000, "stride": 10, "tolerance": 1e-8},
         ),
         "paper": Scale(
-            "40 signals of 16384 samples",
+            "24 signals of 16384 samples",
             seeds=3,
             sizes={"n": 24, "side": 128, "budget": 10000, "stride": 20, "tolerance": 1e-8},
         ),

@@ -25,10 +25,12 @@ class Unmixing(Problem):
     def __init__(self, config: Config, seed: int, searches: bool) -> None:
         self.z, self.mixing, start = mixture(config["variant"], config["n"], config["side"], seed)
         self.w = torch.nn.Parameter(start.clone())
-        self.budget, self.stride, self.tolerance = config["budget"], config["stride"], config["tolerance"]
+        self.budget: int = config["budget"]
+        self.stride: int = config["stride"]
+        self.tolerance: float = config["tolerance"]
         self.searches = searches
         self.search: oo.LineSearch | None = None
-        self.evaluations = 0
+        self.evaluations = 0.0
         self.sources: Tensor | None = None  # of a solver that shows no more of its W
         self._measured: tuple[int, float] = (-1, math.nan)
 

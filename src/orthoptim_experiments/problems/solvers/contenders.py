@@ -48,11 +48,9 @@ class Pymanopt(ForeignSolver):
             known.append((point.copy(), value, x.grad.numpy().T.copy()))
             return known[-1][1:]
 
-        @function(manifold)
         def cost(point: Any) -> float:
             return evaluate(point)[0]
 
-        @function(manifold)
         def gradient(point: Any) -> Any:
             nonlocal shown
             slope = evaluate(point)[1]
@@ -61,14 +59,16 @@ class Pymanopt(ForeignSolver):
                 pause()
             return slope
 
-        @function(manifold)
         def hessian_product(point: Any, vector: Any) -> Any:
             problem.evaluations += 1
             return hessian(problem.problem, from_numpy(vector.T)).numpy().T
 
         limits = {"max_iterations": 10**9, "max_time": 1e9, "max_cost_evaluations": 10**9, "min_gradient_norm": 1e-15}
         solver = getattr(optimizers, self.solver)(verbosity=0, min_step_size=1e-20, **limits)
-        task = pymanopt.Problem(manifold, cost, euclidean_gradient=gradient, euclidean_hessian=hessian_product)
+        wrap = function(manifold)
+        task = pymanopt.Problem(
+            manifold, wrap(cost), euclidean_gradient=wrap(gradient), euclidean_hessian=wrap(hessian_product)
+        )
         solver.run(task, initial_point=x.detach().numpy().T.copy())
 
 

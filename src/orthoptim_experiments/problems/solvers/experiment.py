@@ -102,5 +102,5 @@ which trust regions need; each takes about one product with the data.
     def problem(self, config: Config, method: str, seed: int) -> Solving:
         """See :meth:`Experiment.problem`."""
         kind = PROBLEMS[config["variant"]]
-        problem = kind({**config, "variant": "paper"}, seed, config["dtype"])  # type: ignore[call-arg,arg-type]
+        problem = kind({**config, "variant": "paper"}, seed, config["dtype"])  # type: ignore[arg-type]
         return Solving(problem, method.partition(":")[0].endswith("-search"))
