@@ -350,8 +350,9 @@ class View:
 
     def of_blocks(self, count: int) -> "View":
         """The view of a tensor that holds ``count`` of the blocks, all of which have one size."""
-        blocks = {"groups" if self.name == "filters" else "heads": count}
-        return replace(self, split=None, **blocks).scaled(self.scale)
+        filters = self.name == "filters"
+        view = replace(self, split=None, groups=count) if filters else replace(self, split=None, heads=count)
+        return view.scaled(self.scale)
 
 
 ViewLike = View | ViewName
