@@ -47,7 +47,7 @@ scale: σ, for XXᴴ = σ²I. ``"rms"``: √(rows/columns) of each matrix as it 
 maximize: maximize the objective instead of minimizing it.
 compile: compile the update with torch.compile, once per matrix shape; complex matrices are stepped without.
 block_cap_mb: how many MB of matrices are stepped at a time, at most. Temporaries take about five times as much
-    memory; on a GPU smaller blocks take more launches. On a CPU, blocks fit the cache as well.
+    memory; on a GPU smaller blocks take more launches. On a CPU, blocks always fit the cache.
 capturable: whether a step must be safe to capture in a CUDA graph. Orthogonal parameters always step on their
     device, so this only refuses options that wait for it; ordinary AdamW groups use the value as their own
     default, and then count their steps on the device.""",
