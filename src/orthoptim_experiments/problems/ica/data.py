@@ -23,8 +23,8 @@ def mixture(variant: str, n: int, side: int, seed: int) -> Mixture:
     """The data of one seed.
 
     ``pictures``: n crops of the two photographs of scikit-learn, in one colour each, filtered by a difference along the
-    rows (which commutes with mixing, and makes signals sparse), mixed by a Gaussian matrix. ``digits``: handwritten digits,
-    their n leading principal components.
+    rows (which commutes with mixing, and makes signals sparse), mixed by a Gaussian matrix. ``digits``: the n leading
+    principal components of handwritten digits.
     """
     generator = torch.Generator().manual_seed(seed)
     mixing: Tensor | None = None
