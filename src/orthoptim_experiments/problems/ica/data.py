@@ -1,4 +1,4 @@
-"""Mixtures of real signals, whitened: pictures that come with scikit-learn."""
+"""Real signals, whitened: handwritten digits, and mixtures of the photographs that come with scikit-learn."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import orthoptim as oo
+from orthoptim_experiments.problems.datasets import load
 
 
 class Mixture(NamedTuple):
@@ -22,8 +23,8 @@ def mixture(variant: str, n: int, side: int, seed: int) -> Mixture:
     """The data of one seed.
 
     ``pictures``: n crops of the two photographs of scikit-learn, in one colour each, filtered by a difference along the
-    rows (which commutes with mixing, and makes signals sparse), mixed by a Gaussian matrix. ``digits``: the handwritten
-    digits of scikit-learn, their n leading principal components.
+    rows (which commutes with mixing, and makes signals sparse), mixed by a Gaussian matrix. ``digits``: the n leading
+    principal components of handwritten digits.
     """
     generator = torch.Generator().manual_seed(seed)
     mixing: Tensor | None = None
@@ -62,9 +63,8 @@ def _crops(n: int, side: int, generator: torch.Generator) -> Tensor:
 
 
 def _digits() -> Tensor:
-    from sklearn.datasets import load_digits
-
-    return torch.as_tensor(load_digits().data).double().T
+    digits = load("digits8")
+    return torch.cat([digits.train.pixels, digits.test.pixels]).double().flatten(1).T
 
 
 def amari(gain: Tensor) -> float:

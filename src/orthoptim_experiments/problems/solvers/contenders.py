@@ -1,7 +1,7 @@
 """The contenders that only this experiment and ICA know: registered when it is imported."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orthoptim as oo
@@ -105,3 +105,8 @@ METHODS |= {method.name: method for method in _METHODS}
 
 OURS = ("POGO-BB", "POGO-BB-search", "POGO-CG", "POGO-CG-search", "POGO-LBFGS", "POGO-LBFGS-search")
 PEERS = ("pymanopt-CG", "pymanopt-TR")
+
+
+def installed(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the methods that can be used here."""
+    return tuple(name for name in names if METHODS[name].installed)

@@ -7,7 +7,7 @@ from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import Options
 from orthoptim_experiments.harness.panels import Panel
 from orthoptim_experiments.problems.solvers.claims import ahead
-from orthoptim_experiments.problems.solvers.contenders import OURS, PEERS
+from orthoptim_experiments.problems.solvers.contenders import OURS, PEERS, installed
 from orthoptim_experiments.problems.solvers.problem import PROBLEMS, Solving
 from orthoptim_experiments.problems.stepwise import limit_threads
 
@@ -75,7 +75,7 @@ which trust regions need; each takes about one product with the data.
         "brockett": "a Brockett function of a sparse matrix",
     }
     dtypes = ("float64",)
-    default_methods = (*OURS, *PEERS)
+    default_methods = (*OURS, *installed(PEERS))
     claims = (
         Claim("POGO with BB reaches 1e-10 sooner than pymanopt's solvers", ahead("POGO-BB", PEERS, _GAP)),
         Claim("POGO with LBFGS reaches 1e-10 sooner than pymanopt's solvers", ahead("POGO-LBFGS", PEERS, _GAP)),
