@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from orthoptim.base.base import Base, Kind, State
-from orthoptim.stiefel import Direction, inner, max_entry, norm, relative_gradient
-
-# The first leap, ‖ηR‖_F = √p/10, has nothing to go by: a tenth of a radian for each row.
-_FIRST = 0.1
+from orthoptim.base.secant import step_length
+from orthoptim.stiefel import Direction, inner, max_entry, relative_gradient
 
 
 class BB(Base):
@@ -69,20 +67,3 @@ def quotients(s: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The long |⟨S,S⟩/⟨S,Y⟩| and the short |⟨S,Y⟩/⟨Y,Y⟩| of each matrix."""
     sy = inner(s, y)
     return (inner(s, s) / sy).abs(), (sy / inner(y, y)).abs()
-
-
-def step_length(quotient: Tensor, d: Tensor, last: Tensor, t: Tensor) -> Tensor:
-    """η for each matrix: the quotient where it is finite and positive, else the last η.
-
-    Args:
-        quotient: of the last two points.
-        d: the direction of descent, which gives the scale of the first step.
-        last: the last η; zero where the direction has been zero so far.
-        t: the number of this step, from 1.
-    """
-    size = norm(d)
-    first = _FIRST * d.shape[-2] ** 0.5 / size.clamp_min(torch.finfo(quotient.dtype).tiny)
-    # a stationary point has no scale: stay there until there is a direction
-    first = torch.where(size > 0, first, 0.0)
-    usable = torch.isfinite(quotient) & (quotient > 0)
-    return torch.where((t == 1) | (last == 0), first, torch.where(usable, quotient, last))

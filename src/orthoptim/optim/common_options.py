@@ -9,7 +9,7 @@ import textwrap
 from typing import Any, TypedDict, Unpack
 
 from orthoptim.stiefel.cost_model import BLOCK_CAP_MB
-from orthoptim.views import Side, ViewLike
+from orthoptim.views import Scale, Side, ViewLike
 
 
 class CommonOptions(TypedDict, total=False):
@@ -17,6 +17,7 @@ class CommonOptions(TypedDict, total=False):
 
     view: ViewLike
     side: Side
+    scale: Scale
     maximize: bool
     compile: bool
     block_cap_mb: float
@@ -26,6 +27,7 @@ class CommonOptions(TypedDict, total=False):
 DEFAULTS: CommonOptions = {
     "view": "matrix",
     "side": "auto",
+    "scale": 1.0,
     "maximize": False,
     "compile": False,
     "block_cap_mb": BLOCK_CAP_MB,
@@ -39,6 +41,9 @@ params: parameters, named parameters or param groups; every option below may als
 view: how a parameter is seen as matrices: ``"matrix"``, its last two dims; ``"filters"``, the first dim against
     the rest; ``"kernels"``, the k×k kernels of a convolution; or an :class:`orthoptim.View`.
 side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
+scale: σ, for XXᴴ = σ²I. ``"rms"``: √(rows/columns) of each matrix as it is stored, so that a linear layer keeps
+    the root mean square of its input. A step is that of X/σ with its gradient, so that the learning rate means the
+    same whatever σ is.
 maximize: maximize the objective instead of minimizing it.
 compile: compile the update with torch.compile, once per matrix shape; complex matrices are stepped without.
 block_cap_mb: how many MB of matrices are stepped at a time, at most. Temporaries take about five times as much
