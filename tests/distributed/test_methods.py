@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.distributed.cases import TWO, Case, Setting
+import orthoptim as oo
+from tests.distributed.cases import TWO, Case, Setting, place, start
 from tests.distributed.comparison import TOLERANCE, differences, lengths
 
 METHODS = {
@@ -60,3 +61,28 @@ def test_stiefelmuon(two, dtype):
     for found, strategies in two.run(differences, settings, TWO, dtype, 5):
         assert not [(name, error) for name, error in found if not error <= limit]
         assert {"whole", "two-phase", "exchange"} <= strategies
+
+
+def test_scale(two):
+    """XXᴴ = σ²I: construction brings matrices there, and steps keep them there, as in one process."""
+    settings = [
+        Setting("POGO", {"lr": 0.1, "scale": 1.01}, "VAdam"),
+        Setting("POGO", {"lr": 0.1, "scale": 0.99}, "SGD"),
+    ]
+    for found, strategies in two.run(differences, settings, TWO, torch.float64, 5):
+        assert not [(name, error) for name, error in found if not error <= TOLERANCE[torch.float64]]
+        assert {"whole", "two-phase", "exchange"} <= strategies
+    assert max(two.run(scaled_distances, TWO)) < 1e-5
+
+
+def scaled_distances(rank, cases):
+    """The largest distance of matrices of a scale, drawn and projected as DTensors."""
+    worst = 0.0
+    for i, case in enumerate(cases):
+        x = place(start(case, i, torch.float32), case)
+        for init in ("project", "random"):
+            oo.orthogonalize_(x, view=case.view, side=case.side, scale="rms", init=init)
+            worst = max(worst, float(oo.distance(x, view=case.view, side=case.side, scale="rms").max()))
+        whole = x.full_tensor()
+        worst = max(worst, float(oo.distance(whole, view=case.view, side=case.side, scale="rms").max()))
+    return worst

@@ -30,7 +30,7 @@ from orthoptim.distributed.collectives import (
 from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group, whole_segments
 from orthoptim.engine.blocks import copy_all_
 from orthoptim.tensors import compute_dtype, is_dtensor
-from orthoptim.views import Blocks, View
+from orthoptim.views import Blocks, View, scale_factor
 
 ALONE_BYTES = 8 << 20
 """The size of a parameter, on each rank, from which it is a bucket of its own."""
@@ -58,6 +58,7 @@ class ShardedBucket:
         communication_dtype: what directions travel in, where that is not ``dtype``.
         region: where the pieces are in the local tensor of a parameter that a view divides.
         counts_steps: whether its step counts as one of its parameters: not if other matrices of these have counted it.
+        scale: σ: the parameters hold σ times the matrices.
     """
 
     members: list[int]
@@ -77,6 +78,7 @@ class ShardedBucket:
     communication_dtype: torch.dtype | None = None
     region: Blocks | None = None
     counts_steps: bool = True
+    scale: float = 1.0
 
     @property
     def count(self) -> int:
@@ -187,7 +189,9 @@ def make_sharded_buckets(
         for together in [[i] for i in members] if alone else [members]:
             for number, ((layout, region), (group, copies)) in enumerate(zip(segments, groups, strict=True)):
                 bucket = ShardedBucket(together, layout, group, dtype, half, param.device, choose(layout), copies)
-                buckets.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[]))
+                sides = (layout.n, layout.p) if layout.transposed else (layout.p, layout.n)
+                scale = scale_factor(view.scale, *sides)
+                buckets.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[], scale=scale))
     return local, buckets
 
 

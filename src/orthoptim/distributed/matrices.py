@@ -80,7 +80,7 @@ def apply(given: Sequence[Matrices], function: Function, numbers: int = 1, write
         for k, values in enumerate(results[:numbers]):
             bucket.write_([found[i][k] for i in bucket.members], values)
         for new in results[numbers:]:
-            bucket.write_(tensors, new)
+            bucket.write_(tensors, new if bucket.scale == 1 else new * bucket.scale)
 
     def jobs(parts: Sequence[ShardedBucket]) -> list[Job]:
         return [Job(part.process_group, part.device, steps(part), part.replicas) for part in parts]
@@ -133,12 +133,16 @@ def _by_owners(
     results: list[Tensor] = []
     if last > first:
         # given away here, so that its memory is free once it is packed
-        results = yield from at_owners(
-            bucket, [turn(bucket.gather(tensors).to(bucket.dtype))[first:last]], like, compute
-        )
+        results = yield from at_owners(bucket, [turn(_unscaled(bucket, tensors))[first:last]], like, compute)
     if bucket.replicas is not None:
         results = yield from share(bucket, results, like)
     return [*results[int(writes) :], *map(turn, results[: int(writes)])]
+
+
+def _unscaled(bucket: ShardedBucket, tensors: Sequence[Tensor]) -> Tensor:
+    """The pieces of the matrices, without the scale of the parameters."""
+    x = bucket.gather(tensors).to(bucket.dtype)
+    return x if bucket.scale == 1 else x / bucket.scale
 
 
 def largest(params: Sequence[DTensor], values: Sequence[Tensor]) -> list[float]:

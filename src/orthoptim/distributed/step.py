@@ -20,7 +20,7 @@ from orthoptim.distributed.state import init_state
 from orthoptim.distributed.strategies import choose, per_matrix_names, step_bucket
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.state import newest
+from orthoptim.engine.state import newest, rescaled
 from orthoptim.stiefel import FORMS
 from orthoptim.tensors import is_dtensor, local_part, real_dtype
 from orthoptim.views import View
@@ -182,7 +182,8 @@ class ShardedStep:
         params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
         labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
         strategy = partial(choose, by_columns=_by_columns(rule))
-        local, buckets = make_sharded_buckets(params, View.of(group["view"]), group["side"], strategy, self.replicas)
+        view = View.of(group["view"]).scaled(group["scale"])
+        local, buckets = make_sharded_buckets(params, view, group["side"], strategy, self.replicas)
         named = [
             replace(
                 bucket,
@@ -221,9 +222,10 @@ class _GroupWork:
             return
         names = [*self.rule.kinds, *(["master"] if bucket.half else [])]
         buffers = {name: _local_parts([state[name] for state in states]) for name in names}
-        x = bucket.gather(params)
+        whole = bucket.gather(params)
         if bucket.half:
-            x = newest(x, bucket.gather(buffers["master"]))
+            whole = newest(whole, bucket.gather(buffers["master"]))
+        x = whole if bucket.scale == 1 else whole / bucket.scale
         lr = self.rule.group["lr"]
         if isinstance(lr, Tensor):
             lr = lr.to(bucket.device, real_dtype(bucket.dtype)).reshape(())
@@ -237,7 +239,9 @@ class _GroupWork:
         # what has no gradient here is to be skipped on all ranks, as if that were not finite
         pairs = zip(params, grads, strict=True)
         grad = bucket.gather([torch.full_like(param, torch.nan) if each is None else each for param, each in pairs])
-        new_x, new_state = yield from step_bucket(self.rule, bucket, x, grad.to(x.dtype), state, lr)
+        grad = grad.to(x.dtype) if bucket.scale == 1 else grad.to(x.dtype) * bucket.scale
+        new_x, new_state = yield from step_bucket(self.rule, bucket, x, grad, state, lr)
+        new_x = rescaled(new_x, whole, bucket.scale)
         bucket.write_(params, new_x)
         if bucket.half:
             bucket.write_(buffers["master"], new_x)
