@@ -3,6 +3,7 @@
 from orthoptim_experiments.harness.experiment import Experiment
 from orthoptim_experiments.problems.circuits.experiment import Circuits
 from orthoptim_experiments.problems.cnn.experiment import CNN
+from orthoptim_experiments.problems.copying.experiment import CopyingExperiment
 from orthoptim_experiments.problems.pca.experiment import PCA
 from orthoptim_experiments.problems.precision.experiment import Precision
 from orthoptim_experiments.problems.procrustes.experiment import Procrustes
@@ -23,5 +24,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         ViT(),
         RotationExperiment(),
         Spectral(),
+        CopyingExperiment(),
     )
 }

@@ -1,0 +1,64 @@
+"""Unitary recurrence: an optimizer on the manifold against parametrizations of it, and against an LSTM."""
+
+from typing import Any, ClassVar
+
+from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
+from orthoptim_experiments.harness.methods import Options
+from orthoptim_experiments.harness.panels import Panel, Target
+from orthoptim_experiments.problems.copying.contenders import NETWORKS
+from orthoptim_experiments.problems.copying.training import RecurrentTraining
+
+_TINY = {
+    "delay": 5,
+    "units": 16,
+    "batch": 4,
+    "test_batch": 4,
+    "steps": 6,
+    "stride": 3,
+    "rest_lr": 5e-3,
+    "images": "digits8",
+}
+_LAPTOP = {**_TINY, "delay": 100, "units": 64, "batch": 20, "test_batch": 50, "steps": 400, "stride": 25}
+
+
+class CopyingExperiment(Experiment):
+    """See the module."""
+
+    name = "copying"
+    title = "Unitary recurrence"
+    about = "todo"
+    scales: ClassVar = {
+        "tiny": Scale("16 units, for tests", seeds=2, sizes=_TINY),
+        "laptop": Scale("64 units, a delay of 100, minutes", seeds=3, sizes=_LAPTOP),
+        "paper": Scale(
+            "128 units, a delay of 1000, permuted MNIST",
+            seeds=3,
+            sizes={**_LAPTOP, "delay": 1000, "units": 128, "steps": 5000, "images": "mnist"},
+        ),
+    }
+    variants: ClassVar = {"copying": "ten symbols over a long time", "digits": "digits, pixel by pixel"}
+    dtypes = ("float32",)
+    default_methods = tuple(NETWORKS)
+    panels = (
+        Panel("step", "loss", log_y=True),
+        Panel("time", "loss", log_y=True),
+        Panel("method", "accuracy"),
+        Panel("step", "distance"),
+    )
+    columns = ("loss", "accuracy", "distance", "processor_time")
+
+    def methods(self, config: Config) -> dict[str, Options]:
+        r = {name: {"lr": 1e-3} for name in NETWORKS}
+        return {**r, "POGO": {"lr": 0.05}, "POGO-complex": {"lr": 0.05}}
+
+    def problem(self, config: Config, method: str, seed: int) -> RecurrentTraining:
+        """See :meth:`Experiment.problem`."""
+        return RecurrentTraining(config, method, seed)
+
+    def sweep_sizes(self, config: Config) -> dict[str, Any]:
+        """Learning rates are chosen by sequences that are not reported."""
+        return {"validation": True}
+
+    def target(self, config: Config) -> Target | None:
+        """Half the loss of a network that remembers nothing."""
+        return Target("excess", 0.5)
