@@ -4,6 +4,7 @@ from orthoptim_experiments.harness.experiment import Experiment
 from orthoptim_experiments.problems.circuits.experiment import Circuits
 from orthoptim_experiments.problems.cnn.experiment import CNN
 from orthoptim_experiments.problems.copying.experiment import CopyingExperiment
+from orthoptim_experiments.problems.experts.experiment import ExpertExperiment
 from orthoptim_experiments.problems.pca.experiment import PCA
 from orthoptim_experiments.problems.precision.experiment import Precision
 from orthoptim_experiments.problems.procrustes.experiment import Procrustes
@@ -25,5 +26,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         RotationExperiment(),
         Spectral(),
         CopyingExperiment(),
+        ExpertExperiment(),
     )
 }
