@@ -1,4 +1,4 @@
-"""The training of a small model as a problem of the harness: an optimizer for the weights under study, Adam for others."""
+"""The training of a small model: one optimizer for the weights under study, Adam for all others."""
 
 import math
 from abc import abstractmethod

@@ -2,9 +2,11 @@
 
 from typing import Any, ClassVar
 
+from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import Options
 from orthoptim_experiments.harness.panels import Panel, Target
+from orthoptim_experiments.problems.copying import claims as judges
 from orthoptim_experiments.problems.copying.contenders import NETWORKS
 from orthoptim_experiments.problems.copying.training import RecurrentTraining
 
@@ -26,7 +28,15 @@ class CopyingExperiment(Experiment):
 
     name = "copying"
     title = "Unitary recurrence"
-    about = "todo"
+    about = """
+A recurrent network h ← modReLU(Wh + Vx) with an orthogonal W (or a unitary one, with half as many entries, so as many
+real numbers) remembers: copying asks for ten symbols again after a delay T, digits shows the pixels of a digit one by
+one in a random order. W is kept orthogonal by its optimizer (POGO) or by a parametrization with Adam, which computes it
+anew in every forward pass (once for a batch: parametrize.cached()) and differentiates through that. All else is trained
+with Adam, in all networks alike; all begin with the same W. The LSTM has as many units.
+
+A network that remembers nothing has a loss of 10 log 8 / (T + 20); `excess` is the loss in units of that. T is --delay.
+"""
     scales: ClassVar = {
         "tiny": Scale("16 units, for tests", seeds=2, sizes=_TINY),
         "laptop": Scale("64 units, a delay of 100, minutes", seeds=3, sizes=_LAPTOP),
@@ -38,7 +48,14 @@ class CopyingExperiment(Experiment):
     }
     variants: ClassVar = {"copying": "ten symbols over a long time", "digits": "digits, pixel by pixel"}
     dtypes = ("float32",)
-    default_methods = tuple(NETWORKS)
+    default_methods = tuple(name for name in NETWORKS if name != "geotorch-Adam")  # a peer, which may be missing
+    claims = (
+        Claim("POGO learns to copy: half of the loss without memory, real and complex", judges.remembers),
+        Claim("The LSTM does not learn to copy in as many steps", judges.lstm_forgets),
+        Claim("POGO is there sooner than torch's parametrizations", judges.sooner),
+        Claim("As many steps take torch's parametrizations longer", judges.cheaper),
+        Claim("An orthogonal network reads digits better than the LSTM", judges.reads_better),
+    )
     panels = (
         Panel("step", "loss", log_y=True),
         Panel("time", "loss", log_y=True),
@@ -48,6 +65,7 @@ class CopyingExperiment(Experiment):
     columns = ("loss", "accuracy", "distance", "processor_time")
 
     def methods(self, config: Config) -> dict[str, Options]:
+        """The best of three rates each on seeds 1000 and 1001, which are not reported: see docs/guides/recurrent.md."""
         r = {name: {"lr": 1e-3} for name in NETWORKS}
         return {**r, "POGO": {"lr": 0.05}, "POGO-complex": {"lr": 0.05}}
 
@@ -60,5 +78,5 @@ class CopyingExperiment(Experiment):
         return {"validation": True}
 
     def target(self, config: Config) -> Target | None:
-        """Half the loss of a network that remembers nothing."""
-        return Target("excess", 0.5)
+        """Half the loss of a network that remembers nothing; digits have none."""
+        return judges.TARGET if config["variant"] == "copying" else None

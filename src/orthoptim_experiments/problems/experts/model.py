@@ -1,7 +1,7 @@
 """A mixture of experts that predicts the next symbol of a text from those before it.
 
 x = the embeddings of the last symbols, side by side; h = x + Σₑ gₑ(x) · relu(xUₑᵀ)Dₑ, with U and D of shape [E, p, n].
-Each expert chooses the same number of rows of the batch (Zhou et al., 2022), so that all experts are one batched product.
+Each expert chooses as many rows of the batch (Zhou et al., 2022), so that all experts are one batched product.
 """
 
 import torch

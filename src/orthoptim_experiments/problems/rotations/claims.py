@@ -33,9 +33,9 @@ def is_below(run: Run, method: str, other: str, column: str = "perplexity") -> b
     return True if mean + half < 0 else False if mean - half > 0 else None
 
 
-def difference(run: Run, method: str, other: str) -> str:
+def difference(run: Run, method: str, other: str, column: str = "perplexity") -> str:
     """The same in words."""
-    mean, half, count = paired(run, method, other)
+    mean, half, count = paired(run, method, other, column)
     return f"{method} − {other}: {mean:+.3f} ± {half:.3f} ({count} seeds)"
 
 

@@ -123,7 +123,10 @@ class RotationTraining(Problem):
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Perplexity on the test text (in a sweep: the validation text), the error of logits relative to full precision, and distances."""
+        """Perplexity on the test text, the error of logits relative to full precision, and distances.
+
+        In a sweep the validation text takes the place of the test text.
+        """
         inputs, targets = self.test[:, :-1], self.test[:, 1:]
         exact = self.model(inputs)
         logits = self.model(inputs, self.rotations(), self.config["bits"])
