@@ -90,4 +90,4 @@ class PermutedDigits:
         return Sequences(pixels[..., None], images.labels[chosen][None])
 
 
-PROBLEMS = {"copying": Copying, "digits": PermutedDigits}
+PROBLEMS: dict[str, type[Copying | PermutedDigits]] = {"copying": Copying, "digits": PermutedDigits}

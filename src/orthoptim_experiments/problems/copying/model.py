@@ -1,6 +1,6 @@
 """Recurrent networks h ← modReLU(Wh + Vx) with an orthogonal or unitary W, in three ways; and an LSTM.
 
-Where W is parametrized, it is computed once for each batch and not at each time step: torch does that under
+Where W is parametrized, it is computed once for each batch and not at each time step, as under torch's
 ``parametrize.cached()``. Products with inputs are made for all times at once.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations
 
 from orthoptim_experiments.problems.copying.recurrence import recur
 
@@ -23,8 +23,11 @@ def initial(units: int, dtype: torch.dtype, generator: torch.Generator) -> Tenso
         return torch.diag(torch.polar(torch.ones(units), _angles(units, generator)))
     angles = _angles(units // 2, generator)
     cos, sin = angles.cos(), angles.sin()
-    blocks = torch.stack((torch.stack((cos, -sin), -1), torch.stack((sin, cos), -1)), -2)
-    return torch.block_diag(*blocks, *[torch.ones(1, 1)] * (units % 2))
+    even = torch.arange(0, units - 1, 2)
+    weight = torch.eye(units)
+    weight[even, even], weight[even, even + 1] = cos, -sin
+    weight[even + 1, even], weight[even + 1, even + 1] = sin, cos
+    return weight
 
 
 def _angles(count: int, generator: torch.Generator) -> Tensor:
@@ -61,12 +64,15 @@ class Recurrence(nn.Module):
 
     def forward(self, x: Tensor, steps: int) -> Tensor:
         """Logits (steps, batch, outputs) of the last ``steps`` states, for inputs (time, batch, inputs)."""
-        with parametrize.cached():
-            weight: Tensor = self.recurrent.weight  # type: ignore[assignment]
         driven = x.to(self.input.dtype) @ self.input
-        last = recur(driven, weight, self.bias)[-steps:]
+        last = recur(driven, self.weight(), self.bias)[-steps:]
         last = torch.view_as_real(last).flatten(-2) if last.is_complex() else last
         return last @ self.output.mT + self.offset
+
+    def weight(self) -> Tensor:
+        """W, computed if it is parametrized."""
+        weight: Tensor = self.recurrent.weight  # type: ignore[assignment]
+        return weight
 
     def studied(self) -> list[nn.Parameter]:
         """What stands for W: itself, or what it is made of."""

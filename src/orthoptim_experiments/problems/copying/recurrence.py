@@ -69,5 +69,5 @@ def _reversed(x: Tensor) -> tuple[Tensor, ...]:
 
 def recur(driven: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """All states (time, batch, units), for d (time, batch, units), W (units, units) and b (units,)."""
-    states: Tensor = _Recurrence.apply(driven, weight, bias)
+    states: Tensor = _Recurrence.apply(driven, weight, bias)  # type: ignore[no-untyped-call]
     return states

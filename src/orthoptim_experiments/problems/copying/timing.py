@@ -34,7 +34,7 @@ def step_times(config: Config, seconds: float) -> dict[str, Timing]:
     return measure(steps, seconds=seconds)
 
 
-def figures(seconds: float = 1.0, sizes: tuple[tuple[int, int], ...] = SIZES) -> dict[str, Any]:
+def figures(seconds: float = 0.5, sizes: tuple[tuple[int, int], ...] = SIZES) -> dict[str, Any]:
     """All figures, with the machine they are of."""
     experiment = CopyingExperiment()
     rows = []

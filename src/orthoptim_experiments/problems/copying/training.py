@@ -59,5 +59,5 @@ class RecurrentTraining(ModelTraining):
             "accuracy": self.data.recalled(logits, held_out.targets),
         }
         if isinstance(self.model, Recurrence):
-            values["distance"] = float(oo.distance(self.model.recurrent.weight.detach()))
+            values["distance"] = float(oo.distance(self.model.weight()))
         return values
