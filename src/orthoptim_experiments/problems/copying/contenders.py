@@ -17,6 +17,7 @@ class Network(NamedTuple):
 
 NETWORKS = {
     "POGO": Network("parameter"),
+    "POGO-Adam": Network("parameter"),
     "exp-Adam": Network("matrix_exp"),
     "cayley-Adam": Network("cayley"),
     "geotorch-Adam": Network("geotorch"),
@@ -25,13 +26,12 @@ NETWORKS = {
     "cayley-Adam-complex": Network("cayley", torch.complex64),
     "LSTM": Network("lstm"),
 }
-REAL = tuple(name for name, network in NETWORKS.items() if network.kind != "lstm" and not network.dtype.is_complex)
-PARAMETRIZED = ("exp-Adam", "cayley-Adam", "geotorch-Adam")
 
 _ADAM = torch.optim.Adam
 METHODS |= {
     method.name: method
     for method in (
+        Method("POGO-Adam", "POGO with Adam", oo.POGO, "#E69F00", fixed={"base": "Adam", "landing": "half"}),
         Method("POGO-complex", "POGO, unitary", oo.POGO, "#D55E00", "dash", fixed={"landing": "half"}),
         Method("exp-Adam", "torch's parametrization by the exponential, Adam", _ADAM, "#117733"),
         Method("exp-Adam-complex", "the same, unitary", _ADAM, "#117733", "dash"),
