@@ -25,10 +25,8 @@ class ExpertTraining(ModelTraining):
         torch.manual_seed(seed)
         model = ExpertModel(config["length"], config["embedding"], config["experts"], config["p"], config["choices"])
         super().__init__(config, model, [model.experts.up, model.experts.down], seed)
-        texts = text.split(text.corpus())
-        self.train = texts.train
-        held_out = texts.validation if config.get("validation") else texts.test
-        self.test = text.windows(held_out, config["test_windows"], config["length"])
+        self.train, _, test = text.split(text.corpus(), config.get("validation", False))
+        self.test = text.windows(test, config["test_windows"], config["length"])
 
     def batch_loss(self) -> Tensor:
         """See :meth:`ModelTraining.batch_loss`."""

@@ -28,10 +28,10 @@ _TINY = {
 }
 
 _LAPTOP = {
-    "width": 256,
+    "width": 128,
     "layers": 3,
     "heads": 4,
-    "hidden": 512,
+    "hidden": 256,
     "length": 64,
     "train_steps": 400,
     "train_batch": 16,
@@ -59,11 +59,11 @@ start). SGDG is the optimizer that such pipelines use, with the defects of the p
 """
     scales: ClassVar = {
         "tiny": Scale("a layer of width 16, for tests", seeds=2, sizes=_TINY),
-        "laptop": Scale("2.0 million parameters, minutes", seeds=5, sizes=_LAPTOP),
+        "laptop": Scale("half a million parameters, minutes", seeds=5, sizes=_LAPTOP),
         "paper": Scale(
-            "2.7 million parameters",
+            "2.0 million parameters",
             seeds=5,
-            sizes={**_LAPTOP, "layers": 4, "length": 128, "train_steps": 1000},
+            sizes={**_LAPTOP, "width": 256, "hidden": 512},
         ),
     }
     dtypes = ("float32",)

@@ -18,17 +18,24 @@ def corpus() -> Tensor:
 
 
 class Texts(NamedTuple):
-    """To train the model on, to learn rotations on, to choose learning rates by, and to report."""
+    """To train a model on, to learn rotations on, and to report."""
 
     train: Tensor
     calibration: Tensor
-    validation: Tensor
     test: Tensor
 
 
-def split(data: Tensor) -> Texts:
-    """The first 85 %, and three twentieths, in this order."""
-    return Texts(*data.tensor_split([int(part * len(data)) for part in (0.85, 0.9, 0.95)]))
+def split(data: Tensor, validation: bool = False) -> Texts:
+    """Training, calibration and test text: nine tenths, a twentieth and a twentieth, in this order.
+
+    For validation, where hyperparameters are chosen, the second half of the calibration text is held out, and takes the
+    place of the test text.
+    """
+    train, calibration = int(0.9 * len(data)), int(0.95 * len(data))
+    if validation:
+        middle = (train + calibration) // 2
+        return Texts(data[:train], data[train:middle], data[middle:calibration])
+    return Texts(data[:train], data[train:calibration], data[calibration:])
 
 
 def batch(data: Tensor, count: int, length: int, generator: torch.Generator) -> Tensor:

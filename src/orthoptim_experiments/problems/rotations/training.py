@@ -85,10 +85,8 @@ class RotationTraining(Problem):
         if init is not None:
             for param in (self.stream, self.values):
                 oo.orthogonalize_(param, init=init, det=1, generator=self.generator)
-        texts = text.split(text.corpus())
-        self.calibration = texts.calibration
-        held_out = texts.validation if config.get("validation") else texts.test
-        self.test = text.windows(held_out, config["test_windows"], config["length"])
+        _, self.calibration, test = text.split(text.corpus(), config.get("validation", False))
+        self.test = text.windows(test, config["test_windows"], config["length"])
         self.rates: list[float] = []
 
     def parameters(self) -> list[Tensor]:
