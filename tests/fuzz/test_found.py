@@ -181,3 +181,17 @@ def test_a_gram_step_that_overflows_where_its_c_is_finite_is_not_written():
     second = Group(((5, 1, 12),), lr=1e20, base="vadam-no-eps", options=options)
     gradient = Step((Gradient(("almost_normal_1e9",)),), 275148101)
     replay(Start("pogo", (first,), seed=342995151), [AddGroup(second, 840781001), gradient])
+
+
+def test_slpg_beside_a_poisoned_matrix_where_entries_are_subnormal():
+    """Half of C, and C with a weight of a half, are rounded otherwise there; a neighbour decided which was taken."""
+    options = {"view": "kernels", "barzilai_borwein": False}
+    shapes = ((1, 2, 3, 3), (1, 2, 3, 3), (2, 2, 2, 2))
+    begin = Start("slpg", (Group(shapes, lr=1000.0, base="bb", options=options),), seed=8749937)
+    first = (
+        Gradient(("almost_normal_1e13",)),
+        Gradient(("inf",)),
+        Gradient(("minus_inf", "normal", "almost_normal_1e12")),
+    )
+    others = [Step((Gradient(("denormal",)),), 807169397), Step((Gradient(("normal", "nan_everywhere")),), 478115036)]
+    replay(begin, [Step(first, 686908644), *others])

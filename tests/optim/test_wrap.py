@@ -635,3 +635,45 @@ def test_the_defaults_of_the_inner_optimizer_stay_its_own():
     before = dict(inner.defaults)
     oo.wrap(inner, [param])
     assert inner.defaults == before
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("with_closure", [False, True])
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in ("LBFGS", "Adafactor", "Muon")])
+def test_a_gradient_that_is_not_finite_does_not_enter_the_state_of_the_inner_optimizer(name, with_closure, bad):
+    """It stayed there, and every later step of its matrix was skipped."""
+    one, two = (point(3, 4, 6) for _ in range(2))
+    runs = [(param, oo.wrap(build(name, [param]), [param])) for param in (one, two)]
+
+    def run(param, opt, grad):
+        param.grad = grad.clone()
+        opt.step((lambda: 0.0) if with_closure else None)
+
+    for t in range(5):
+        grad = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(t))
+        before = one.detach().clone()
+        for param, opt in runs:
+            poisoned = grad.clone()
+            if t == 2:
+                poisoned[1, 0, 0] = bad if param is one else 0.5
+            run(param, opt, poisoned)
+        assert torch.equal(one[[0, 2]], two[[0, 2]])
+        assert torch.equal(one[1], before[1]) == (t == 2)
+        if t == 2:
+            assert not torch.isfinite(one.grad[1]).all()  # what the user gave is still there
+    opt = runs[0][1]
+    assert opt.drift()[0].skipped == 1
+    assert all(torch.isfinite(value).all() for value in opt.inner.state[one].values() if torch.is_tensor(value))
+
+
+def test_gradients_of_parts_that_are_not_finite_are_hidden_from_the_inner_optimizer():
+    view = oo.View("matrix", split=(4, 2, 2))
+    param = nn.Parameter(oo.orthogonalize_(torch.empty(8, 6), view=view, init="random"))
+    before = param.detach().clone()
+    opt = oo.wrap(torch.optim.Adam([param], lr=0.1), [{"params": [param], "view": view}])
+    param.grad = torch.randn(8, 6)
+    param.grad[5, 2] = float("nan")
+    opt.step()
+    assert (param != before).any(1).tolist() == [True] * 4 + [False] * 2 + [True] * 2
+    assert torch.isfinite(opt.inner.state[param]["exp_avg"]).all()
+    assert opt.drift()[0].skipped == 1

@@ -263,3 +263,23 @@ def test_a_gradient_whose_squares_overflow_moves_as_far_as_the_clip_allows(form)
     step = stiefel.pogo_step(x, 1e25 * gaussian((5, 3, 4), torch.float32, 1), 1.0, stiefel.policy("strict"), form)
     assert step.clipped.all()
     assert (torch.linalg.matrix_norm(step.x - x) > 0.2).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_matrix_lands_on_the_same_bits_beside_any_other(form, landing, dtype):
+    """Where no matrix is far away a step computes less, which must not show; halving rounds subnormal numbers."""
+    policy = stiefel.policy(landing)
+    subnormal = 1e-3 * torch.finfo(dtype).smallest_normal
+    for length in (0.9, 0.3):  # that of a row: near, and far away
+        x = torch.eye(2, 4, dtype=dtype).repeat(20, 1, 1) + subnormal * gaussian((20, 2, 4), dtype, 0)
+        g = subnormal * gaussian((20, 2, 4), dtype, 1)
+        x[:, 1, 1] = length
+        x[1] = orthonormal((2, 4), dtype, 2)
+        outcomes = []
+        for neighbour in (1.0, 30.0, math.inf, math.nan):
+            x[0] = neighbour * torch.eye(2, 4, dtype=dtype)
+            outcomes.append(stiefel.pogo_step(x, g, 1.0, policy, form).x[1:])
+        assert torch.isfinite(outcomes[0]).all()
+        assert all(torch.equal(outcome, outcomes[0]) for outcome in outcomes)

@@ -16,6 +16,7 @@ from orthoptim.engine.state import apart
 from orthoptim.engine.telemetry import DriftTable
 from orthoptim.groups import Patterns, param_groups
 from orthoptim.literals import LandingPolicy
+from orthoptim.optim.finite_gradients import FiniteGradients
 from orthoptim.optim.inner import check_inner, step_inner
 from orthoptim.optim.orthoptimizer import Params
 from orthoptim.optim.pogo import POGO
@@ -35,6 +36,9 @@ def wrap(
 
     The displacement that ``optimizer`` makes of a constrained parameter becomes the direction of one POGO step with
     η = 1; unconstrained parameters keep the step they were given.
+
+    A matrix whose gradient is not finite keeps its value for that step and is counted as skipped; ``optimizer`` is
+    given a gradient of zero for it, so that its state stays finite.
 
     If something puts other tensors in place of constrained parameters in the param groups before their first step, as
     ``accelerate`` does when it shards a model, these are constrained instead; later on that is an error.
@@ -142,25 +146,36 @@ class Wrapped(Optimizer):
         params = _params(self.lander)
         with torch.no_grad():
             before = [param.clone(memory_format=torch.preserve_format) for param in params]
+        gradients = FiniteGradients(self.lander.param_groups)
+
+        def finite_closure() -> float:
+            assert closure is not None
+            value = closure()
+            gradients.hide_()
+            return value
+
         try:
-            loss: float | None = step_inner(self.inner, *(() if closure is None else (closure,)))
+            gradients.hide_()
+            loss: float | None = step_inner(self.inner, *(() if closure is None else (finite_closure,)))
         except BaseException:
             with torch.no_grad():
                 for param, old in zip(params, before, strict=True):
                     param.copy_(old)
             raise
+        finally:
+            gradients.restore_()
         self._refuse_new_shapes(params, before)
         # torch.distributed.checkpoint creates state by a step at learning rates of zero, which must move nothing
         if not all(_is_zero(group.get("lr")) for group in self.inner.param_groups):
-            self._land(params, before)
+            self._land(params, before, gradients)
         return loss
 
     @torch.no_grad()
-    def _land(self, params: list[Tensor], before: list[Tensor]) -> None:
+    def _land(self, params: list[Tensor], before: list[Tensor], gradients: FiniteGradients) -> None:
         grads = [param.grad for param in params]
         try:
-            for param, old in zip(params, before, strict=True):
-                displacement = old - param
+            for index, (param, old) in enumerate(zip(params, before, strict=True)):
+                displacement = gradients.mark(index, old - param)
                 param.copy_(old)
                 param.grad = displacement
             self.lander._step_groups()

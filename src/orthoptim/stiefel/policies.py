@@ -133,10 +133,14 @@ def _rescue(top: Tensor, *sizes: Tensor, p: int, reach: float) -> Rescue:
 
 
 def half_factors(rho: Tensor, lands: Tensor) -> tuple[Tensor, Tensor]:
-    """The factor of C and the multiple of I that make Q for λ = ½: (I + Q)M = ρ(I − ½C′)M, C′ = ρ²(C + I) − I."""
-    half = lands * rho * 0.5
-    factor = -half * rho * rho
-    return factor, factor + half + (rho - 1)
+    """The factor of C and the multiple of I that make −2Q for λ = ½: (I + Q)M = ρ(I − ½C′)M, C′ = ρ²(C + I) − I.
+
+    Of −2Q, not Q: exactly 1 and 0 in every ordinary step, so that C is as it was where nobody computes them. Half of C
+    is C with other bits where it is subnormal.
+    """
+    lands = lands * rho
+    factor = lands * rho * rho
+    return factor, factor - lands - 2 * (rho - 1)
 
 
 class Length(NamedTuple):
@@ -225,7 +229,7 @@ def land(c: Tensor, policy: Policy, length: Length | None = None) -> Correction:
     sizes = () if size is None or length is None else (size, length.s, length.size)
     if policy.half:
         factor, shift, flag = _half_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
-        return Correction(_affine_(c, factor, shift), 1, flag, top)
+        return Correction(_affine_(c, factor, shift), -0.5, flag, top)
     factor, shift, rho, less, flag = _scaled_landing(top, *sizes, p=c.shape[-1], reach=policy.reach)
     c = _affine_(c, factor, shift)
     return Correction(_affine_(policy.correction(c), rho, less), 1, flag, top)
@@ -233,7 +237,7 @@ def land(c: Tensor, policy: Policy, length: Length | None = None) -> Correction:
 
 @pointwise
 def _half_landing(top: Tensor, *sizes: Tensor, p: int, reach: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The factor of C and the multiple of I that make Q for λ = ½, and which matrices need a rescue."""
+    """The factor of C and the multiple of I that make −2Q for λ = ½, and which matrices need a rescue."""
     rho, lands, flag = _rescue(top, *sizes, p=p, reach=reach)
     return *half_factors(rho, lands), flag
 

@@ -142,7 +142,7 @@ def _land(c: Upper, p: int, policy: Policy, length: Length | None) -> tuple[Uppe
         (i, j): torch.addcmul(shift, entry, factor, out=entry) if i == j else entry.mul_(factor)
         for (i, j), entry in c.items()
     }
-    return q, 1.0, flag, top
+    return q, -0.5, flag, top
 
 
 def _sum_of_squares(entries: list[Tensor]) -> Tensor:
