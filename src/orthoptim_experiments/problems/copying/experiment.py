@@ -59,7 +59,7 @@ A network that remembers nothing has a loss of 10 log 8 / (T + 20); `excess` is 
     panels = (
         Panel("step", "loss", log_y=True),
         Panel("time", "loss", log_y=True),
-        Panel("method", "accuracy"),
+        Panel("step", "accuracy"),
         Panel("step", "distance"),
     )
     columns = ("loss", "accuracy", "distance", "processor_time")

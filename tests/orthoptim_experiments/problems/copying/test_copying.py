@@ -98,7 +98,7 @@ def test_every_contender_trains_resumes_and_stays_orthogonal(variant, method):
         second.advance()
     values = whole.evaluate()
     assert values == second.evaluate()
-    assert values.get("distance", 0) < 1e-5
+    assert values.get("distance", 0) <= 0.75 * 0.2**4  # ¾ξ⁴ of a normalised step: POGO's rate is 0.2, and λ = ½
 
 
 def test_real_networks_begin_with_the_same_outputs():
