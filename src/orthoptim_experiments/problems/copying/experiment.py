@@ -79,4 +79,4 @@ A network that remembers nothing has a loss of 10 log 8 / (T + 20); `excess` is 
 
     def target(self, config: Config) -> Target | None:
         """Half the loss of a network that remembers nothing; digits have none."""
-        return judges.TARGET if config["variant"] == "copying" else None
+        return judges.TARGET if config.get("variant") == "copying" else None
