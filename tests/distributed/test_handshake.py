@@ -128,7 +128,7 @@ def other_landing(opt, params):
 
 def other_base(opt, params):
     """Which takes another strategy, with other collectives."""
-    opt.param_groups[0] |= flatten_base(oo.Muon(), oo.POGO._names)
+    opt.param_groups[0] |= flatten_base(oo.Muon(), oo.POGO.option_names)
 
 
 def thaw(opt, params):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import orthoptim as oo
-from orthoptim.engine.local_step import LocalPlan
+from orthoptim.engine.plan import LocalPlan
 
 SHAPES = [(4, 4), (4, 4), (4, 4), (3, 5), (5, 3), (2, 3, 3), (2, 3, 3)]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
 from orthoptim.distributed.layout import batch_placements, distribute, from_local, local_batch
+from orthoptim.engine.state import create
 from orthoptim.tensors import compute_dtype, is_dtensor
 from orthoptim.views import View
 
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def init_state(param: DTensor, kinds: Mapping[str, Kind], group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
-    """Create what is missing of the state.
+def init_state(param: Tensor, kinds: Mapping[str, Kind], group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
+    """Create what is missing in the state of a constrained parameter.
 
-    Buffers of entries are placed as the parameter; those with one value for each matrix as its batch, and are plain
-    tensors, the same on all ranks, where that is not split.
+    Buffers of a DTensor with a value for each entry are placed as the parameter; those with one for each matrix as its
+    batch, and are plain tensors, the same on all ranks, where that is not split.
     """
+    if not is_dtensor(param):
+        create(param, state, group, kinds)
+        return
     dtype = compute_dtype(param.dtype)
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)

@@ -48,8 +48,8 @@ from orthoptim.distributed.collectives import (
     packed_layout,
 )
 from orthoptim.distributed.layout import Layout
-from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.step import BlockStep, Update, where
+from orthoptim.engine.rule import Update, UpdateRule
+from orthoptim.engine.step import BlockStep, where
 from orthoptim.stiefel import flatten
 from orthoptim.stiefel.cost_model import block_size
 
@@ -116,10 +116,7 @@ class Method(NamedTuple):
 
     def block_step(self, **changes: Any) -> BlockStep:
         """What steps whole matrices."""
-        method, group = self.rule.method, {**self.group, **changes}
-        gradient = method.gradient if method.replaces_gradient(group) else None
-        hyperparameters, kinds = self.rule.hyperparameters, self.rule.kinds
-        return BlockStep(method.update_whole, group, hyperparameters, kinds, method.decomposes, gradient=gradient)
+        return BlockStep(self.rule, self.form, **changes)
 
     def scale(self, statistic: list[Tensor], state: State, lr: Tensor) -> tuple[Tensor | None, State]:
         """The factor of the direction and the base's new state of each matrix, from the statistic of all pieces."""

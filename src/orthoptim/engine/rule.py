@@ -1,38 +1,85 @@
-"""How the matrices of one param group are updated: what the engine is told by the contract."""
+"""The two types between a method and the engine: how a param group is updated, and what an update returns."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from orthoptim.base import Base, Kind
+from torch import Tensor
+
+from orthoptim.base import Base, Kind, State
+
+COUNTERS = ("num_updates", "clipped", "rescued")
+"""State of every constrained parameter: one count per matrix."""
 
 
-@dataclass(slots=True)
+class Update(NamedTuple):
+    """What a method makes of one block.
+
+    Attributes:
+        x: the new matrices, (B, p, n).
+        state: the new values of the buffers of the method.
+        clipped: which matrices had their step shortened, (B,); a bool is for all of them.
+        rescued: which matrices were too far from the manifold to land as they were, (B,).
+        finiteness_probe: a number per matrix that is finite only if all columns of X are, the same on every rank that
+            holds some of them, (B,). ``None``: the engine adds up the entries of X, which over ranks takes one more
+            all-reduce.
+        covers_direction: whether the probe is finite only if the direction is, too.
+        finite: whether it is known that the direction and X are finite.
+    """
+
+    x: Tensor
+    state: State = {}  # noqa: RUF012  (a NamedTuple default; never changed)
+    clipped: Any = None  # Tensor | bool | None
+    rescued: Tensor | None = None
+    finiteness_probe: Tensor | None = None
+    covers_direction: bool = False
+    finite: bool = False
+
+    def flags(self) -> State:
+        """Which matrices to count, by the names of the counters."""
+        flags = {"clipped": self.clipped, "rescued": self.rescued}
+        return {name: flag for name, flag in flags.items() if flag is not None}
+
+    def counts(self, finite: Tensor) -> State:
+        """What to add to the counters of each matrix that takes the step."""
+        return {"num_updates": finite, **{name: flag & finite for name, flag in self.flags().items()}}
+
+
 class UpdateRule:
     """A method with the options of one of its param groups.
 
-    Attributes:
+    Args:
         method: the class, an :class:`orthoptim.Orthoptimizer`: its ``update`` and what goes with it.
-        group: the param group.
         index: that of the group.
+        group: the param group.
+
+    Attributes:
+        base: the base optimizer.
         hyperparameters: those of the base optimizer.
         kinds: what the state holds, by name, beside ``step`` and ``master``.
+        state_names: the entries of the state of a parameter.
+        entries_name: one of them that has the parameter's shape; empty, if there is none.
         options: the values of the group that a plan depends on.
     """
 
-    method: Any
-    group: dict[str, Any]
-    index: int
-    hyperparameters: Mapping[str, Any]
-    kinds: Mapping[str, Kind]
-    options: tuple[Any, ...]
+    def __init__(self, method: Any, index: int, group: dict[str, Any]) -> None:
+        self.method, self.index, self.group = method, index, group
+        self.base = Base.named(group["base"])
+        keys = base_keys(self.base, method.option_names)
+        self.hyperparameters = {name: group[key] for name, key in keys.items()}
+        buffers = {**self.base.buffers(self.hyperparameters), **method.buffers(group)}
+        self.kinds: dict[str, Kind] = {**dict.fromkeys(COUNTERS, "counters"), **buffers}
+        self.state_names = ["step", "master", *self.kinds]
+        self.entries_name = next((name for name, kind in self.kinds.items() if kind == "entries"), "")
+        self.options = tuple(group[name] for name in method.plan_options)
+        self._read = itemgetter(*method.plan_options, *keys.values())
+        self._values = self._read(group)
 
-    @property
-    def base(self) -> type[Base]:
-        """The base optimizer."""
-        return Base.named(self.group["base"])
+    def is_current(self, group: Mapping[str, Any]) -> bool:
+        """Whether the rule is that of a group as it is now."""
+        return group is self.group and bool(self._values == self._read(group))
 
-    @property
-    def state_names(self) -> list[str]:
-        """The entries of the state of a parameter."""
-        return ["step", "master", *self.kinds]
+
+def base_keys(base: type[Base], method_options: Collection[str]) -> dict[str, str]:
+    """Where a group keeps each hyperparameter of its base: under its own name, unless the method has that name."""
+    return {name: f"base_{name}" if name in method_options else name for name in base.names}

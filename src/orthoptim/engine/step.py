@@ -1,125 +1,174 @@
-"""The step of one block: direction, update, mask."""
+"""The step of matrices that are whole on this device: gather → direction → update → mask → write.
+
+:class:`LocalStep` works through the plan of a param group, block by block. A block is one batch of matrices (B, p, n).
+Nothing is written before all of a block is computed, so that a matrix is written whole, with its state, or not at all.
+"""
 
 import math
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from orthoptim.base import Base, Direction, Kind, State, per_matrix
-from orthoptim.engine.compiling import Compiled
-from orthoptim.engine.fused import FusedStep, UpdateEntries, fuses
+from orthoptim.base import Direction, State, per_matrix
+from orthoptim.engine.compiled import CompiledStep
+from orthoptim.engine.naming import parameter_name
+from orthoptim.engine.plan import BlockTensors, LocalPlan
+from orthoptim.engine.rule import Update, UpdateRule
+from orthoptim.engine.state import newest
 from orthoptim.pointwise import pointwise
-from orthoptim.stiefel import can_look, is_deficient, max_entry
+from orthoptim.precision import full_precision
+from orthoptim.stiefel import can_look, is_deficient, is_single, max_entry
 from orthoptim.stiefel.cost_model import is_gpu
+from orthoptim.tensors import local_part
+from orthoptim.user_warnings import warn_user
+from orthoptim.views import View
+
+FAR = (
+    "{name} was far from orthonormal ({far} of {matrices} matrices): it was written after the optimizer was built, or "
+    "steps without a guarantee left the manifold. Steps bring it back and are counted as rescued in drift(); a matrix "
+    "without full rank does not step and is counted as skipped: call orthoptim.orthogonalize_ on it"
+)
 
 
-class Update(NamedTuple):
-    """What a method makes of one block.
+class LocalStep:
+    """Steps the matrices of an optimizer that are whole on this device, and keeps the plans of its param groups."""
 
-    Attributes:
-        x: the new matrices, (B, p, n).
-        state: the new values of the buffers of the method.
-        clipped: which matrices had their step shortened, (B,).
-        rescued: which matrices were too far from the manifold to land as they were, (B,).
-        finiteness_probe: a number per matrix that is finite only if all columns of X are, the same on every rank that
-            holds some of them, (B,). ``None``: the engine adds up the entries of X, which over ranks takes one more
-            all-reduce.
-        covers_direction: whether the probe is finite only if the direction is, too.
-        finite: whether it is known that the direction and X are finite.
-    """
+    def __init__(self) -> None:
+        self._plans: dict[int, LocalPlan] = {}
+        self._block_steps: dict[tuple[int, str], BlockStep] = {}
+        self._warned: set[Tensor] = set()
 
-    x: Tensor
-    state: State = {}  # noqa: RUF012  (a NamedTuple default; never changed)
-    clipped: Tensor | None = None
-    rescued: Tensor | None = None
-    finiteness_probe: Tensor | None = None
-    covers_direction: bool = False
-    finite: bool = False
+    def grads(self, rule: UpdateRule, state: Mapping[Tensor, Any]) -> list[Tensor] | None:
+        """The gradients of a group for :meth:`__call__`, if its last plan serves; else ``None``."""
+        plan = None if torch.compiler.is_compiling() else self._plans.get(rule.index)
+        return None if plan is None else plan.grads(rule, state)
 
-    def counts(self, finite: Tensor) -> State:
-        """What to add to the counters of each matrix that takes the step."""
-        flags = {"clipped": self.clipped, "rescued": self.rescued}
-        return {"num_updates": finite, **{name: flag & finite for name, flag in flags.items() if flag is not None}}
+    def plan(
+        self,
+        rule: UpdateRule,
+        params: list[Tensor],
+        states: list[Tensor],
+        local_views: Mapping[int, View],
+        state: Mapping[Tensor, Any],
+    ) -> LocalPlan:
+        """The last plan, if it serves; else a new one. See :class:`LocalPlan` for the arguments."""
+        if torch.compiler.is_compiling():  # a graph keeps what was decided when it was traced
+            return LocalPlan(rule, params, states, local_views, state)
+        plan = self._plans.get(rule.index)
+        if plan is None or not plan.serves(rule, params, states):
+            plan = self._plans[rule.index] = LocalPlan(rule, params, states, local_views, state)
+        return plan
+
+    def last_plan(self, rule: UpdateRule, params: list[Tensor], local_views: Mapping[int, View]) -> LocalPlan:
+        """The plan of the last step if it serves, else that of a step in which all parameters have a gradient."""
+        plan = self._plans.get(rule.index)
+        is_part = plan is not None and {*map(id, plan.params)} <= {*map(id, params)}
+        if plan is not None and is_part and plan.serves(rule, plan.params, plan.states):
+            return plan
+        return self.plan(rule, [param for param in params if param.numel() > 0], [], local_views, {})
+
+    def __call__(self, rule: UpdateRule, grads: list[Tensor], plan: LocalPlan | None = None) -> None:
+        """Step the parameters of a plan, by default the last one of the group.
+
+        Args:
+            rule: how the group is updated.
+            grads: the gradients of the parameters.
+            plan: what to work through.
+        """
+        plan = self._plans[rule.index] if plan is None else plan
+        grads = plan.parts(grads)
+        with full_precision(*plan.devices, products=rule.group.get("matmul_precision") != "mixed"):
+            for bucket, blocks in zip(plan.buckets, plan.blocks, strict=True):
+                if bucket.kernel is not None:
+                    bucket.kernel(rule, plan.members, grads, plan.columns, plan.steps)
+                    continue
+                step, lr = self._block_step(rule, bucket.form), plan.lr(rule.group["lr"], bucket)
+                for tensors in blocks:
+                    step.step_(tensors, grads, lr)
+                    if step.rescued is not None:
+                        counts = dict(zip(bucket.members, bucket.counts, strict=True))
+                        members = [(plan.owners[i], counts[i]) for i in tensors.block.members]
+                        self._warn_of_far(rule, members, step.rescued)
+
+    def _block_step(self, rule: UpdateRule, form: str) -> "BlockStep":
+        """What steps the blocks of a form; kept while the options are the same, as it holds compiled code."""
+        step = self._block_steps.get((rule.index, form))
+        if step is not None and (
+            step.rule is rule or (step.rule.options, step.rule.kinds) == (rule.options, rule.kinds)
+        ):
+            step.rule = rule
+            step.group.update(rule.group)  # hyperparameters of the base stand there, and are constants of a graph
+            return step
+        step = BlockStep(rule, form)
+        if not torch.compiler.is_compiling():
+            self._block_steps[rule.index, form] = step
+        return step
+
+    def _warn_of_far(self, rule: UpdateRule, members: list[tuple[Tensor, int]], rescued: Tensor) -> None:
+        """Warn, once for each parameter, of matrices that somebody has written far off the manifold.
+
+        Args:
+            rule: that of their group.
+            members: the parameters of one block, and how many matrices each has in it if it is not alone.
+            rescued: which of its matrices were too far away.
+        """
+        flags = [rescued] if len(members) == 1 else torch.split(rescued, [count for _, count in members])
+        for (param, _), flag in zip(members, flags, strict=True):
+            if param in self._warned or not bool(flag.any()):
+                continue
+            self._warned.add(param)
+            positions: dict[Any, int] = {id(local_part(other)): i for i, other in enumerate(rule.group["params"])}
+            name = parameter_name(rule.group, positions[id(param)], f"group {rule.index}")
+            warn_user(FAR.format(name=name, far=int(flag.sum()), matrices=len(flag)))
 
 
 class BlockStep:
     """Steps the blocks of one group.
 
     Args:
-        update: that of whole matrices, see :meth:`Orthoptimizer.update_whole`.
-        group: the options.
-        hyperparameters: those of the base optimizer.
-        kinds: what the state holds, by name.
-        decomposes: whether ``update`` may raise on what is not finite.
-        update_entries: that of the method, if it has one.
-        gradient: what the base is given in the place of the gradient, see :meth:`Orthoptimizer.gradient`.
+        rule: how the group is updated.
+        form: the form of the step.
+        **changes: options that take the place of those of the group.
 
     Attributes:
         rescued: after a step, which matrices of the block were too far away; ``None`` where none was, or nobody has
             looked.
     """
 
-    def __init__(
-        self,
-        update: Callable[..., Update],
-        group: dict[str, Any],
-        hyperparameters: Mapping[str, Any],
-        kinds: Mapping[str, Kind],
-        decomposes: bool,
-        update_entries: UpdateEntries | None = None,
-        gradient: Callable[..., Tensor] | None = None,
-    ) -> None:
-        self._compiled: dict[Hashable, Compiled[tuple[Tensor, State]]] = {}
-        self.update = update
-        self.group = group
-        self.base = Base.named(group["base"])
-        self.hyperparameters = hyperparameters
-        self.kinds = kinds
-        self.decomposes = decomposes
-        self.gradient = gradient
+    def __init__(self, rule: UpdateRule, form: str, **changes: Any) -> None:
+        self.rule, self.group = rule, {**rule.group, "form": form, **changes}
         self.rescued: Tensor | None = None
-        self._fused: FusedStep | None = None
-        if update_entries is not None and group["compile"]:
-            self._fused = FusedStep(update_entries, group, kinds)
+        self._replaces_gradient = rule.method.replaces_gradient(self.group)
+        self._compiled = CompiledStep(self) if self.group["compile"] else None
 
-    def __call__(
-        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None = None
-    ) -> tuple[Tensor, State]:
-        """``compute``, compiled where the options say so."""
+    def step_(self, tensors: BlockTensors, grads: list[Tensor], lr: Tensor) -> None:
+        """Step the matrices of one block: gather, compute, write.
+
+        Args:
+            tensors: the parameters and states of the block.
+            grads: the gradients of all parameters of the plan.
+            lr: learning rate.
+        """
+        x = tensors.gather("param")
+        if tensors.half:
+            x = newest(x, tensors.gather("master"))
+        state = {name: tensors.gather(name) for name in self.rule.kinds}
         self.rescued = None
-        # compilers do not fuse complex numbers
-        compute = self._watch_compiled if self.group["compile"] and not x.is_complex() else self.compute
-        return compute(x, grad, state, lr, largest)
-
-    def _watch_compiled(
-        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
-    ) -> tuple[Tensor, State]:
-        """``compute``, compiled; whether matrices were rescued is seen in their counters."""
-        if not can_look(x):
-            return self._compute_compiled(x, grad, state, lr, largest)
-        before = int(state["rescued"].sum(dtype=torch.int32))  # by default it is copied to int64 first
-        new_x, new_state = self._compute_compiled(x, grad, state, lr, largest)
-        rescued = new_state.get("rescued")  # None: the method rescues none
-        if rescued is not None and int(rescued.sum(dtype=torch.int32)) != before:
-            self.rescued = rescued > 0
-        return new_x, new_state
-
-    def _compute_compiled(
-        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
-    ) -> tuple[Tensor, State]:
-        """``compute``, compiled; tiny matrices change in place."""
-
-        def plain() -> tuple[Tensor, State]:
-            return self.compute(x, grad, state, lr, largest)
-
-        if self._fused is not None and fuses(x, self.group) and largest is None:
-            return self._fused(x, grad, state, lr, self.hyperparameters, plain)
-        key = (x.shape, x.dtype, x.device, largest)
-        if key not in self._compiled:
-            self._compiled[key] = Compiled(self.compute, dynamic=False)
-        return self._compiled[key](x, grad, state, lr, largest, otherwise=plain)
+        compiled = self._compiled if not x.is_complex() else None  # compilers do not fuse complex numbers
+        compute = self.compute if compiled is None else compiled
+        # no name for the gathered gradient, so that its memory is free again once it is used
+        new_x, new_state = compute(x, tensors.gather_grads(grads).to(x.dtype), state, lr, tensors.largest)
+        for name, value in new_state.items():  # first: the last point may be one of them
+            tensors.write_(name, value)
+        tensors.write_("param", new_x)
+        if tensors.half:
+            tensors.write_("master", new_x)
+        if len(tensors.steps) == 1:
+            _increment_(tensors.steps[0])
+        elif tensors.steps:
+            torch._foreach_add_(tensors.steps, 1)
 
     def compute(
         self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None = None
@@ -133,11 +182,15 @@ class BlockStep:
             lr: learning rate.
             largest: the largest entry that the parameters can hold, where that is less than X can.
         """
-        t = _step_number(state["num_updates"], lr)
+        rule = self.rule
+        if is_single(x):
+            t = lr.new_full((1,), state["num_updates"].item() + 1)
+        else:
+            t = _step_number(state["num_updates"], lr)
         ascent = -grad if self.group["maximize"] else grad
-        if self.gradient is not None:
-            ascent = self.gradient(x, ascent, self.group)
-        direction, new_state = self.base.direction(x, ascent, state, t, **self.hyperparameters)
+        if self._replaces_gradient:
+            ascent = rule.method.gradient(x, ascent, self.group)
+        direction, new_state = rule.base.direction(x, ascent, state, t, **rule.hyperparameters)
         del grad, ascent  # to have its memory back
         return self.descend(x, direction, new_state, state, t, lr, largest)
 
@@ -151,7 +204,7 @@ class BlockStep:
         lr: Tensor,
         largest: float | None = None,
     ) -> tuple[Tensor, State]:
-        """``compute`` from the direction on.
+        """``compute`` from the direction on: update, mask.
 
         Args:
             x: the matrices.
@@ -162,16 +215,17 @@ class BlockStep:
             lr: learning rate.
             largest: see :meth:`compute`.
         """
-        if self.decomposes:  # decompositions raise on NaN
+        total = None
+        if self.rule.method.decomposes:  # decompositions raise on NaN
             g = direction.whole()
             total = g.sum((-2, -1))
             direction = Direction(where(torch.isfinite(total), g, torch.zeros((), dtype=g.dtype, device=g.device)))
-        else:
-            total = None
-        update = self.update(x, direction, lr, state, t, self.group)
+        update = self.rule.method.update_whole(x, direction, lr, state, t, self.group)
         new_state = {**new_state, **update.state}
         if update.finite and update.rescued is None and largest is None:
             return update.x, _count_all(state, update, new_state)
+        if isinstance(update.clipped, bool):
+            update = update._replace(clipped=x.new_full((1,), update.clipped, dtype=torch.bool))
         probe = _probe(direction, update, total)
         del direction, t, total
         looks = can_look(x)
@@ -179,47 +233,47 @@ class BlockStep:
         if looks and far is None and largest is None and math.isfinite(_host(probe.sum())):
             return update.x, _count_all(state, update, new_state)
         if is_gpu(x.device.type) and largest is None and not torch.compiler.is_compiling():
-            return self._keep_finite(x, update, state, new_state, probe)
+            return self._mask_on_gpu(x, update, state, new_state, probe)
         finite = probe - probe == 0  # isfinite takes four passes
         if largest is not None:
             finite = finite & (max_entry(update.x) <= largest)
         if far is not None:
             self.rescued = far
             finite = _freeze_deficient(x, far, finite)
-        new_x = where(finite, update.x, x, out=update.x)
-        kept: State = {}
-        for name, value in new_state.items():
-            # the memory of a buffer is written to, unless it is the new value of another buffer
-            needed = any(other is state[name] for other in new_state.values())
-            kept[name] = where(finite, value, state[name], out=None if needed else state[name])
+        masked = _mask(finite, new_state, state)
         for name, more in update.counts(finite).items():
-            kept[name] = _plus(state[name], more)
-        return new_x, kept
+            masked[name] = state[name] + more if torch.compiler.is_compiling() else state[name].add_(more)
+        return where(finite, update.x, x, out=update.x), masked
 
-    def _keep_finite(
+    def _mask_on_gpu(
         self, x: Tensor, update: Update, state: State, new_state: State, probe: Tensor
     ) -> tuple[Tensor, State]:
         """The end of :meth:`descend` on a GPU: numbers per matrix are masked and counted by a single kernel."""
-        flags = {"clipped": update.clipped, "rescued": update.rescued}
-        set_flags = {name: flag for name, flag in flags.items() if flag is not None}
-        numbers = [name for name in new_state if per_matrix(self.kinds[name])]
-        names = ["num_updates", *set_flags, *numbers]
+        flags = update.flags()
+        numbers = [name for name in new_state if per_matrix(self.rule.kinds[name])]
+        names = ["num_updates", *flags, *numbers]
         written = [state[name] for name in names]
-        values = [*set_flags.values(), *(new_state[name] for name in numbers)]
+        values = [*flags.values(), *(new_state[name] for name in numbers)]
         finite = torch.empty(probe.shape, dtype=torch.bool, device=probe.device)
-        _masked.into([finite, *written], probe, *written, *values, flags=len(set_flags))
-        kept = dict(zip(names, written, strict=True))
+        _masked.into([finite, *written], probe, *written, *values, flags=len(flags))
         entries = {name: value for name, value in new_state.items() if name not in numbers}
-        for name, value in entries.items():
-            needed = any(other is state[name] for other in entries.values())
-            kept[name] = where(finite, value, state[name], out=None if needed else state[name])
-        return where(finite, update.x, x, out=update.x), kept
+        masked = {**dict(zip(names, written, strict=True)), **_mask(finite, entries, state)}
+        return where(finite, update.x, x, out=update.x), masked
 
 
 @pointwise
-def _step_number(taken: Tensor, lr: Tensor) -> Tensor:
+def _step_number(num_updates: Tensor, lr: Tensor) -> Tensor:
     """The number of this step of each matrix, from 1."""
-    return (taken + 1).to(lr.dtype)
+    return (num_updates + 1).to(lr.dtype)
+
+
+def _mask(finite: Tensor, new_state: State, state: State) -> State:
+    """What is new where it is finite, else what was; in the memory of the state, where nothing else needs it."""
+    masked: State = {}
+    for name, value in new_state.items():
+        needed = any(other is state[name] for other in new_state.values())  # the new value of another buffer
+        masked[name] = where(finite, value, state[name], out=None if needed else state[name])
+    return masked
 
 
 @pointwise
@@ -232,19 +286,24 @@ def _masked(probe: Tensor, *numbers: Tensor, flags: int) -> tuple[Tensor, ...]:
             and the new values of the numbers.
         flags: the number of flags.
     """
-    held, new = numbers[: (len(numbers) + 1) // 2], numbers[(len(numbers) + 1) // 2 :]
+    old, new = numbers[: (len(numbers) + 1) // 2], numbers[(len(numbers) + 1) // 2 :]
     finite = probe - probe == 0
-    counted = [held[0] + finite, *(held[i + 1] + (new[i] & finite) for i in range(flags))]
-    kept = [torch.where(finite, value, old) for old, value in zip(held[flags + 1 :], new[flags:], strict=True)]
-    return finite, *counted, *kept
+    counted = [old[0] + finite, *(old[i + 1] + (new[i] & finite) for i in range(flags))]
+    masked = [torch.where(finite, value, last) for last, value in zip(old[flags + 1 :], new[flags:], strict=True)]
+    return finite, *counted, *masked
+
+
+def _increment_(count: Tensor) -> Tensor:
+    """Add one; to a number on a CPU as Python does, which takes half the time."""
+    return count.fill_(count.item() + 1) if count.numel() == 1 and can_look(count) else count.add_(1)
 
 
 def _count_all(state: State, update: Update, new_state: State) -> State:
     """The new state where all matrices take the step."""
-    held = set(map(id, state.values()))  # which may be written to before it is read
-    new = {name: value.clone() if id(value) in held else value for name, value in new_state.items()}
-    new["num_updates"] = state["num_updates"].add_(1)
-    if update.clipped is not None:
+    old = set(map(id, state.values()))  # which may be written to before it is read
+    new = {name: value.clone() if id(value) in old else value for name, value in new_state.items()}
+    new["num_updates"] = _increment_(state["num_updates"])
+    if update.clipped is not None and update.clipped is not False:
         new["clipped"] = state["clipped"].add_(update.clipped)
     return new
 
@@ -293,10 +352,6 @@ def where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) ->
         chosen = torch.where(condition, a.view(wide), b.view(wide), out=None if out is None else out.view(wide))
         return chosen.view(a.dtype) if out is None else out
     return torch.where(condition, a, b, out=out)
-
-
-def _plus(counter: Tensor, more: Tensor) -> Tensor:
-    return counter + more if torch.compiler.is_compiling() else counter.add_(more)
 
 
 def _widens(a: Tensor) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from orthoptim.engine.state import EntrySpec
 from orthoptim.optim.pogo import POGO
+from orthoptim.optim.resume import specify_entries
 
 _OPTIONS = {"sgd": ("momentum", "dampening", "nesterov"), "vadam": ("betas", "eps")}
 
@@ -40,7 +41,7 @@ def convert_state_dict(state_dict: dict[str, Any], optimizer: POGO) -> dict[str,
         live = optimizer.param_groups[index]
         for param, saved_key, key in zip(live["params"], saved["params"], group["params"], strict=True):
             if state_dict["state"].get(saved_key):
-                specs = optimizer._specify(param, {**group, "params": live["params"]})
+                specs = specify_entries(type(optimizer), param, {**group, "params": live["params"]})
                 state = {"master": param.detach(), **state_dict["state"][saved_key]}  # half precision had no copy
                 converted["state"][key] = _state(state, specs, int(saved.get("step", 0)), label)
     return converted

@@ -1,8 +1,7 @@
 """The orthoptimizers."""
 
-from orthoptim.engine.plan import Plan
-from orthoptim.engine.step import Update
-from orthoptim.engine.telemetry import Drift
+from orthoptim.engine.rule import Update
+from orthoptim.engine.telemetry import Drift, Plan
 from orthoptim.optim.landing import Landing
 from orthoptim.optim.landingpc import LandingPC
 from orthoptim.optim.orthoptimizer import Orthoptimizer

@@ -12,7 +12,7 @@ from orthoptim.distributed import matrices as sharded
 from orthoptim.distributed.layout import check_backend, cutting_dims
 from orthoptim.engine.naming import named, parameter_name
 from orthoptim.functional import rounding
-from orthoptim.optim.keywords import NORM_IS_FIXED
+from orthoptim.optim.options import NORM_IS_FIXED
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
@@ -243,22 +243,26 @@ def check_gradients(groups: list[dict[str, Any]], chosen: Iterable[int]) -> None
                 raise RuntimeError(f"{name} has a sparse gradient, which orthoptim does not support: use sparse=False")
 
 
-def check_precision(group: Mapping[str, Any], params: list[Tensor], held: list[Any], buffer: str, label: str) -> None:
+def check_precision(group: Mapping[str, Any], params: list[Tensor], states: list[Any], buffer: str, index: int) -> None:
     """Before a step: refuse a state in another precision than the parameter, which somebody has cast since.
 
     Args:
         group: the group.
         params: those of its parameters that have a gradient.
-        held: their states.
+        states: their states.
         buffer: the name of a state tensor that has an entry for each of the parameter.
-        label: what to call the group.
+        index: that of the group.
     """
+    dtypes = {param.dtype for param in params}
+    buffers = [state.get(buffer) for state in states]
+    if len(dtypes) < 2 and {value.dtype for value in buffers if value is not None} <= dtypes:
+        return  # a thousand parameters take no time so
     expected = compute_dtype if "view" in group else lambda dtype: dtype
-    for param, state in zip(params, held, strict=True):
-        value = state.get(buffer)
+    for param, value in zip(params, buffers, strict=True):
         if value is not None and value.dtype != expected(param.dtype):
             position = next(i for i, each in enumerate(group["params"]) if each is param)
             raise RuntimeError(
-                f"{parameter_name(group, position, label)} is now {param.dtype}, but its state is {value.dtype}: cast "
-                "the model before building the optimizer, or let opt.load_state_dict(opt.state_dict()) cast the state"
+                f"{parameter_name(group, position, f'group {index}')} is now {param.dtype}, but its state is "
+                f"{value.dtype}: cast the model before building the optimizer, or let "
+                "opt.load_state_dict(opt.state_dict()) cast the state"
             )

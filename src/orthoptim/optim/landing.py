@@ -8,7 +8,7 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
-from orthoptim.engine.step import Update
+from orthoptim.engine.rule import Update
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.stiefel import ColumnSums
@@ -81,7 +81,7 @@ class Landing(Orthoptimizer):
     def replaces_gradient(cls, group: Mapping[str, Any]) -> bool:
         """See :meth:`Orthoptimizer.replaces_gradient`."""
         base = Base.named(group["base"])
-        averages = base.linear and bool(base.buffers(cls._hyperparameters(group)))
+        averages = base.linear and bool(base.buffers(cls.hyperparameters(group)))
         return averages and group["momentum_of"] == "relative"
 
     @staticmethod

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
-from orthoptim.engine.step import Update
+from orthoptim.engine.rule import Update
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.landing import landing_field, outside
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params

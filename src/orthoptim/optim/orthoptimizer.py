@@ -1,43 +1,40 @@
 """The contract of every orthoptimizer: torch.optim on the outside, one pure function per method on the inside."""
 
-import inspect
-from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy, deepcopy
-from typing import Any, ClassVar, Self, overload
+from copy import copy
+from typing import Any, Self, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
-from orthoptim.base import Base, Direction, Kind, State
+from orthoptim.base import Base
 from orthoptim.distributed.buckets import ROUND_BYTES
 from orthoptim.distributed.handshake import agree, find_dtensors
 from orthoptim.distributed.handshake import describe as describe_groups
 from orthoptim.distributed.state import init_state
 from orthoptim.distributed.step import ShardedStep
-from orthoptim.engine.local_step import GroupTensors, LocalStep
-from orthoptim.engine.memory import keep_freed_memory
-from orthoptim.engine.plan import Plan, describe
+from orthoptim.engine.plan import are_plain
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.state import EntrySpec, apart, create, lay_together, specify
-from orthoptim.engine.step import Update
-from orthoptim.engine.telemetry import DriftTable
-from orthoptim.optim import checks, keywords, ordinary
-from orthoptim.optim.common_options import DEFAULTS, show_common_options
+from orthoptim.engine.state import apart, init_states, keep_freed_memory, lay_together
+from orthoptim.engine.step import LocalStep
+from orthoptim.engine.telemetry import DriftTable, Plan, describe
+from orthoptim.optim import checks, options, ordinary
+from orthoptim.optim.common_options import DEFAULTS
+from orthoptim.optim.contract import UpdateContract
 from orthoptim.optim.drift import drift_of
-from orthoptim.optim.options import base_keys, complete, flatten_base, group_defaults, refuse_without_effect
 from orthoptim.optim.resume import Loaded, read
 from orthoptim.precision import full_precision
-from orthoptim.stiefel import ColumnSums, Table, Unrolled, on_one_device
-from orthoptim.tensors import HALF_DTYPES, has_values, is_dtensor
+from orthoptim.tensors import has_values, is_dtensor
 from orthoptim.views import View
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
+Lists = tuple[list[Tensor], list[Tensor], list[Any]]
+"""Parameters that step, their gradients, and their states, the tensors of one parameter after those of another."""
 
 
-class Orthoptimizer(Optimizer):
+class Orthoptimizer(UpdateContract, Optimizer):
     """Base class of the orthoptimizers. A method overrides :meth:`update`, never ``step``.
 
     A step takes the way *parameters → buckets → direction → update → parameters*. Nothing is written before all of a
@@ -52,45 +49,23 @@ class Orthoptimizer(Optimizer):
     half-precision parameter.
     """
 
-    algorithm: ClassVar[str]
-    decomposes: ClassVar[bool] = False  # whether update may raise on what is not finite
-    unrolls: ClassVar[bool] = False  # whether there is an update_entries
-    has_kernels: ClassVar[bool] = False  # whether engine.kernels computes what update does; not inherited
-    base_options: ClassVar[frozenset[str]] = frozenset()  # arguments of __init__ that it gives to its base
     round_bytes: int = ROUND_BYTES
     """How much of the matrices that are cut is under way at a time, for each rank: a step takes about ten times as much
     memory. Matrices that are larger travel one for each rank, and do not overlap. Set it on an optimizer, on all ranks
     alike; 0 takes the least memory."""
-    _names: ClassVar[frozenset[str]]
-    _base_keys: ClassVar[dict[str, dict[str, str]]]  # where a group keeps each hyperparameter of its base
-    _plan_options: ClassVar[tuple[str, ...]]  # those of a group that its plan depends on
-    _takes_any: ClassVar[bool] = False  # keyword arguments, whatever their names
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        parameters = show_common_options(cls).parameters
-        cls._names = frozenset(parameters) - cls.base_options
-        cls._base_keys = {}
-        cls._plan_options = ("base", *sorted(cls._names - {"self", "params", "lr", "base"}))
-        cls._takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    _rules: dict[int, UpdateRule]  # those of the constrained groups, by index
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse keyword arguments that the method does not have before Python does, which has no cure to offer."""
         try:
             if not cls._takes_any:
-                keywords.check_keywords(cls.__name__, kwargs, (cls._names | cls.base_options) - {"self"})
+                options.check_keywords(cls.__name__, kwargs, cls.option_names | cls.base_options | {"params"})
         except TypeError as error:
             agree(find_dtensors([*args[:1], kwargs]), {}, error)
             raise
         return super().__new__(cls)
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor | None,
-        base: Base,
-        **options: Any,
-    ) -> None:
+    def __init__(self, params: Params, lr: float | Tensor | None, base: Base, **method_options: Any) -> None:
         keep_freed_memory()
         self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
         self._offered: list[Tensor] | None = []
@@ -98,77 +73,14 @@ class Orthoptimizer(Optimizer):
         error = None
         try:
             params = checks.check_params(params, type(self).__name__)
-            super().__init__(params, {"lr": lr, **DEFAULTS, **options, **flatten_base(base, self._names)})
+            flat = options.flatten_base(base, self.option_names)
+            super().__init__(params, {"lr": lr, **DEFAULTS, **method_options, **flat})
         except Exception as caught:  # to be raised on all ranks
             error = caught
         offered, self._offered = [*find_dtensors(params), *self._offered], None
         self._complete_groups(0, offered, error)
 
-    # What a method provides
-
-    @staticmethod
-    @abstractmethod
-    def update(
-        x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update | ColumnSums[Update]:
-        """Step from X along the direction G; a pure function.
-
-        Written as a generator that yields the sums over columns it needs, see :mod:`orthoptim.stiefel.sums`, it steps
-        matrices whose columns lie on several ranks as well; ``direction.scale`` is then known with the first sums.
-        Written as a plain function, it is given whole matrices.
-
-        Args:
-            x: matrices (B, p, n) with p ≤ n and (nearly) orthonormal rows; or some of their columns.
-            direction: G, to be descended; what the base optimizer made of the gradient.
-            lr: η, a 0-d tensor.
-            state: the method's own buffers, see :meth:`buffers`.
-            t: for each matrix, the number of this step, from 1.
-            group: the options.
-        """
-
-    @classmethod
-    def update_whole(
-        cls, x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
-    ) -> Update:
-        """``update`` of whole matrices. A method that overrides this one has faster forms of the same step."""
-        steps = cls.update(x, direction, lr, state, t, group)
-        return steps if isinstance(steps, Update) else on_one_device(steps)
-
-    @staticmethod
-    def update_entries(x: Table, g: Table, lr: Tensor, group: Mapping[str, Any]) -> Unrolled:
-        """``update`` of tiny real matrices for a compiler, where ``unrolls``."""
-        raise NotImplementedError
-
-    @classmethod
-    def steps_columns(cls, group: Mapping[str, Any]) -> bool:
-        """Whether :meth:`update` can step some of the columns, with these options."""
-        return inspect.isgeneratorfunction(cls.update) and not cls.buffers(group) and not cls.replaces_gradient(group)
-
-    @staticmethod
-    def gradient(x: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
-        """What the base optimizer is given in the place of the gradient, where :meth:`replaces_gradient`."""
-        raise NotImplementedError
-
-    @classmethod
-    def replaces_gradient(cls, group: Mapping[str, Any]) -> bool:
-        """Whether there is a :meth:`gradient` for these options. It needs whole matrices."""
-        return False
-
-    @staticmethod
-    def buffers(group: Mapping[str, Any]) -> dict[str, Kind]:
-        """State the method keeps beside that of its base optimizer. A method with buffers is given whole matrices."""
-        return {}
-
-    @classmethod
-    def form(cls, p: int, n: int, group: Mapping[str, Any], device: str = "cpu") -> str:
-        """Which form of the step serves a shape on a type of devices; most methods have but one."""
-        return cls.algorithm
-
-    @staticmethod
-    def check_options(group: Mapping[str, Any]) -> None:
-        """Raise ValueError for options of the method that make no sense."""
-
-    # torch.optim
+    # Param groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, constrained or ordinary; see :meth:`torch.optim.Optimizer.add_param_group`.
@@ -187,38 +99,32 @@ class Orthoptimizer(Optimizer):
         if not building:
             self._complete_groups(count, offered, error)
 
-    def _append_group(self, param_group: dict[str, Any], offered: list[Tensor]) -> None:
+    def _append_group(self, group: dict[str, Any], offered: list[Tensor]) -> None:
         """Check all of a group that can be checked without looking at values, and append it."""
-        algorithm = param_group.setdefault("algorithm", self.algorithm)
+        algorithm = group.setdefault("algorithm", self.algorithm)
         label = f"group {len(self.param_groups)}"
-        if "params" in param_group:
-            param_group["params"] = checks.check_params(param_group["params"], label)
-            offered.extend(find_dtensors(param_group))
+        if "params" in group:
+            group["params"] = checks.check_params(group["params"], label)
+            offered.extend(find_dtensors(group))
         if algorithm not in (self.algorithm, *ordinary.DEFAULTS):
             known = ", ".join([self.algorithm, *ordinary.DEFAULTS])
             raise ValueError(f"Invalid algorithm of {label}: {algorithm!r}; choose one of {known}")
-        if "params" in param_group:
-            checks.check_naming(param_group["params"], param_group, self.param_groups, label)
-        constrained = algorithm == self.algorithm
-        if constrained:
-            defaults = group_defaults(param_group, self.defaults, self._names)
+        if "params" in group:
+            checks.check_naming(group["params"], group, self.param_groups, label)
+        if algorithm == self.algorithm:
+            defaults = options.defaults_of(group, self.defaults, self.option_names, self._known_names(), label)
         else:
             defaults = ordinary.defaults(algorithm, self.defaults["capturable"])
-        given = set(param_group)
-        if constrained:
-            refuse_without_effect(param_group, defaults, label)
-            given = set(param_group)
-            keywords.check_names(given, set(defaults), self._known_names(), label)
-        else:
-            foreign = self._known_names().union(*ordinary.DEFAULTS.values())
-            keywords.check_ordinary_names(given, algorithm, set(defaults), foreign, label)
-        param_group.update({key: value for key, value in defaults.items() if key not in given})
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
+            known_names = self._known_names().union(*ordinary.DEFAULTS.values())
+            options.check_ordinary_names(set(group), algorithm, set(defaults), known_names, label)
+        group = {**defaults, **group}
+        # torch fills every group with the defaults of the constrained ones
+        foreign = self.defaults.keys() - group.keys()
+        super().add_param_group(group)
         try:
-            for key in self.defaults.keys() - defaults.keys() - given:
-                del group[key]  # torch fills every group with the defaults of the constrained ones
-            if constrained:
+            for key in foreign:
+                del group[key]
+            if algorithm == self.algorithm:
                 self._check_group(group, label)
             else:
                 ordinary.check(group)
@@ -246,22 +152,21 @@ class Orthoptimizer(Optimizer):
             del getattr(self, "param_groups", [])[first:]  # torch may have refused to make any
             raise
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore from a pickle or a copy, which hold the param groups and the state."""
-        super().__setstate__(state)
-        self.defaults.pop("differentiable", None)  # which torch adds, and would write into every new group
-        self.__dict__.setdefault("_repaired", {})
-        self._offered = None
-        self._forget_plans()
-        for group in self.param_groups:
-            if group["algorithm"] == self.algorithm:
-                plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
-                lay_together([self.state[param] for param in plain], group["block_cap_mb"])
+    def _check_group(self, group: dict[str, Any], label: str) -> None:
+        """Refuse options of a constrained group that make no sense; a view is written as its name, if it has one."""
+        view = View.of(group["view"])
+        group["view"] = view if view.is_divided else view.name
+        Base.named(group["base"])(**self.hyperparameters(group))
+        checks.check_group(group, label)
+        self.check_options(group)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For a pickle or a copy."""
-        held = {key: apart(value) if isinstance(key, Tensor) else value for key, value in self.state.items()}
-        return {**super().__getstate__(), "state": defaultdict(dict, held)}
+    @staticmethod
+    def _known_names() -> set[str]:
+        """Every option that some method or base optimizer has."""
+        names = {name for base in Base.all() for name in base.names}
+        return names.union(*(method.option_names for method in Orthoptimizer.__subclasses__()))
+
+    # The step
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -284,45 +189,139 @@ class Orthoptimizer(Optimizer):
         return loss
 
     def _step_groups(self) -> None:
-        rules = {rule.index: rule for rule in self._rules()}
-        prepared: list[Any] = [self._kept(rules.get(index)) for index in range(len(self.param_groups))]
-        changed = [index for index, tensors in enumerate(prepared) if tensors is None]
+        rules = self._current_rules()
+        planned = {index: self._local.grads(rule, self.state) for index, rule in rules.items()}
+        changed = [index for index in range(len(self.param_groups)) if planned.get(index) is None]
         if changed:  # all groups are checked before one is stepped
             checks.check_gradients(self.param_groups, changed)
+        lists: dict[int, Lists] = {index: ([], [], []) for index in changed}
         for index in changed:
-            params: list[Tensor] = []
-            grads: list[Tensor] = []
-            states: list[Any] = []
-            self._init_group(self.param_groups[index], params, grads, states)
-            prepared[index] = params, grads, states
-            self._keep(rules.get(index), params, states)
-        local_views: Mapping[int, View] = {}
-        dtensors = self._dtensors() if changed else []
-        if dtensors:
-            sharded = self._sharded_step()
-            with full_precision(*{param.device for param in dtensors}):
-                local = sharded(list(rules.values()), self.state)
-            for index, work in local.items():
-                for tensors, more in zip(prepared[index], work, strict=True):
-                    tensors.extend(more)
-            local_views = sharded.local_views
-        for index, (group, (params, grads, states)) in enumerate(zip(self.param_groups, prepared, strict=True)):
+            self._init_group(self.param_groups[index], *lists[index])
+        local_views = self._step_sharded(rules, lists) if changed else {}
+        for index, group in enumerate(self.param_groups):
+            grads = planned.get(index)
             if group["algorithm"] in ordinary.DEFAULTS:
-                ordinary.step(group, params, grads, states, self.state)
-            elif params:
-                self._local(rules[index], params, grads, states, local_views)
+                ordinary.step(group, *lists[index], self.state)
+            elif grads is not None:
+                self._local(rules[index], grads)
+            elif lists[index][0]:
+                params, grads, states = lists[index]
+                self._local(
+                    rules[index], grads, self._local.plan(rules[index], params, states, local_views, self.state)
+                )
 
-    def _kept(self, rule: UpdateRule | None) -> tuple[list[Tensor], list[Tensor], list[Any]] | None:
-        """Parameters, gradients and states of a group, as in the last step; ``None`` where others are to be stepped."""
-        if rule is None or torch.compiler.is_compiling():
-            return None
-        kept = self._tensors.get(rule.index)
-        grads = None if kept is None else kept.grads(rule, self.state)
-        return None if kept is None or grads is None else (kept.params, grads, kept.states)
+    def _step_sharded(self, rules: Mapping[int, UpdateRule], lists: Mapping[int, Lists]) -> Mapping[int, View]:
+        """Step the matrices that are cut; add those of DTensors that are whole on this rank to the lists.
 
-    def _keep(self, rule: UpdateRule | None, params: list[Tensor], states: list[Any]) -> None:
-        if rule is not None and _are_plain(rule.group["params"]) and not torch.compiler.is_compiling():
-            self._tensors[rule.index] = GroupTensors(rule, self.state, params, states)
+        Returns:
+            For the local part of a DTensor, by ``id``, the view of that part.
+        """
+        dtensors = self._dtensors()
+        if not dtensors:
+            return {}
+        sharded = self._sharded_step()
+        with full_precision(*{param.device for param in dtensors}):
+            local = sharded(list(rules.values()), self.state)
+        for index, work in local.items():
+            for tensors, more in zip(lists[index], work, strict=True):
+                tensors.extend(more)
+        return sharded.local_views
+
+    def _init_group(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[Any]) -> None:
+        """Fill the lists with the parameters that have a gradient, creating their state at the first one.
+
+        torch.compile calls a method of this name outside the graph, with just such arguments.
+        """
+        self._repaired.clear()
+        constrained = group["algorithm"] == self.algorithm
+        plain = not constrained or are_plain(group["params"])
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None or (not plain and is_dtensor(param)):  # ShardedStep steps DTensors
+                continue
+            if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
+                params.append(param)
+                grads.append(grad)
+        of_params = [self.state[param] for param in params]
+        rule = UpdateRule(type(self), self._index(group), group) if constrained else None
+        buffer = ordinary.BUFFERS[group["algorithm"]] if rule is None else rule.entries_name
+        checks.check_precision(group, params, of_params, buffer, self._index(group))
+        if rule is None:
+            for param, state in zip(params, of_params, strict=True):
+                states.extend(ordinary.init_state(param, group, state))
+            return
+        states.extend(init_states(rule, params, of_params))
+
+    def create_state(self) -> None:
+        """Create the state of all parameters now rather than in their first step; see :meth:`_complete_groups`."""
+        for index, group in enumerate(self.param_groups):
+            constrained = group["algorithm"] == self.algorithm
+            kinds = UpdateRule(type(self), index, group).kinds if constrained else {}
+            for param in group["params"]:
+                # torch.distributed.checkpoint expects no state of what is frozen, and it takes memory
+                if not has_values(param) or not (param.requires_grad or (constrained and is_dtensor(param))):
+                    continue
+                if constrained:
+                    init_state(param, kinds, group, self.state[param])
+                else:
+                    ordinary.init_state(param, group, self.state[param], eager=True)
+
+    def _current_rules(self) -> dict[int, UpdateRule]:
+        """How the constrained groups are updated, with the options as they are now."""
+        last = self._rules
+        self._rules = {
+            index: last[index]
+            if index in last and last[index].is_current(group)
+            else UpdateRule(type(self), index, group)
+            for index, group in enumerate(self.param_groups)
+            if group["algorithm"] == self.algorithm
+        }
+        return self._rules
+
+    def _forget_plans(self) -> None:
+        """Drop what is kept from step to step."""
+        self._rules = {}
+        self._local = LocalStep()
+        self._sharded: ShardedStep | None = None
+
+    def _dtensors(self) -> list[Tensor]:
+        """The constrained parameters that are DTensors."""
+        return [
+            param
+            for group in self.param_groups
+            if group["algorithm"] == self.algorithm
+            if not are_plain(group["params"])
+            for param in group["params"]
+            if is_dtensor(param)
+        ]
+
+    def _sharded_step(self) -> ShardedStep:
+        if self._sharded is None:
+            self._sharded = ShardedStep()
+        self._sharded.round_bytes = self.round_bytes
+        return self._sharded
+
+    def _index(self, group: Mapping[str, Any]) -> int:
+        return next(i for i, other in enumerate(self.param_groups) if other is group)
+
+    # Copies and checkpoints
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a pickle or a copy."""
+        state = {key: apart(value) if isinstance(key, Tensor) else value for key, value in self.state.items()}
+        return {**super().__getstate__(), "state": defaultdict(dict, state)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore from a pickle or a copy, which hold the param groups and the state."""
+        super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # which torch adds, and would write into every new group
+        self.__dict__.setdefault("_repaired", {})
+        self._offered = None
+        self._forget_plans()
+        for group in self.param_groups:
+            if group["algorithm"] == self.algorithm:
+                plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
+                lay_together([self.state[param] for param in plain], group["block_cap_mb"])
 
     def state_dict(self) -> StateDict:
         """The state and the param groups as tensors, numbers, strings and containers of these."""
@@ -345,13 +344,21 @@ class Orthoptimizer(Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = before(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
-        self._restore(self._read(state_dict))
+        self._restore(read(self, state_dict))
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
     def check_state_dict(self, state_dict: StateDict) -> None:
         """Raise what :meth:`load_state_dict` would raise, and change nothing."""
-        self._read(state_dict)
+        read(self, state_dict)
+
+    @torch.no_grad()
+    def _restore(self, loaded: Loaded) -> None:
+        for param, (former, version) in self._repaired.items():
+            if param._version == version and loaded.state.get(param):
+                param.copy_(former)
+        self._repaired.clear()
+        self.__setstate__({"state": loaded.state, "param_groups": loaded.groups})
 
     # For those who watch a run
 
@@ -402,190 +409,17 @@ class Orthoptimizer(Optimizer):
             >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
             [(5, 'direct-n', 1)]
         """
-        rules, sharded = self._rules(), self._sharded_step() if self._dtensors() else None
+        rules, sharded = self._current_rules(), self._sharded_step() if self._dtensors() else None
         if sharded is not None:
-            sharded.plan(rules)
+            sharded.plan(list(rules.values()))
         plan = Plan()
-        for rule in rules:
+        for index, rule in rules.items():
             params = [param for param in rule.group["params"] if not is_dtensor(param)]
             buckets: list[Any] = []
-            if sharded is not None and rule.index in sharded.groups:
-                params += sharded.groups[rule.index].local_parts()
-                buckets += [bucket for bucket in sharded.groups[rule.index].sharded if bucket.count]
+            if sharded is not None and index in sharded.groups:
+                params += sharded.groups[index].local_parts()
+                buckets += [bucket for bucket in sharded.groups[index].sharded if bucket.count]
             local = self._local.last_plan(rule, params, {} if sharded is None else sharded.local_views)
             for bucket in (*local.buckets, *buckets):
                 plan.extend(describe(bucket, per_parameter))
         return plan
-
-    # Inside
-
-    @staticmethod
-    def _known_names() -> set[str]:
-        """Every option that some method or base optimizer has."""
-        names = {name for base in Base.all() for name in base.names}
-        return names.union(*(method._names for method in Orthoptimizer.__subclasses__())) - {"self", "params"}
-
-    @classmethod
-    def _hyperparameters(cls, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the base optimizer, as they stand in a group."""
-        base = group["base"]
-        if base not in cls._base_keys:
-            cls._base_keys[base] = base_keys(Base.named(base), cls._names)
-        return {name: group[key] for name, key in cls._base_keys[base].items()}
-
-    def _check_group(self, group: dict[str, Any], label: str) -> None:
-        view = View.of(group["view"])
-        group["view"] = view if view.is_divided else view.name
-        Base.named(group["base"])(**self._hyperparameters(group))
-        checks.check_group(group, label)
-        self.check_options(group)
-
-    def _init_group(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[Any]) -> None:
-        """Fill the lists with the parameters that have a gradient, creating their state at the first one.
-
-        torch.compile calls a method of this name outside the graph, with just such arguments.
-        """
-        self._repaired.clear()
-        constrained = group["algorithm"] == self.algorithm
-        plain = not constrained or _are_plain(group["params"])
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None or not (plain or not is_dtensor(param)):  # ShardedStep steps DTensors
-                continue
-            if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
-                params.append(param)
-                grads.append(grad)
-        held = [self.state[param] for param in params]
-        self._check_precision(group, params, held)
-        if not constrained:
-            for param, state in zip(params, held, strict=True):
-                states.extend(ordinary.init_state(param, group, state))
-            return
-        names = ["step", "master", *self._kinds(group)]
-        needed = {name for name in names if name != "master"}
-        half = {param.dtype for param in params} & HALF_DTYPES
-        new = []
-        for param, state in zip(params, held, strict=True):
-            if not needed <= state.keys() or (half and param.dtype in half and "master" not in state):
-                self._init_state(param, group, state)
-                new.append(state)
-        if new:
-            lay_together(new, group["block_cap_mb"])
-        for param, state in zip(params, held, strict=True):
-            # a parameter that needs no master copy is its own
-            states.extend([state.get(name, param) for name in names])
-
-    def _check_precision(self, group: dict[str, Any], params: list[Tensor], held: list[Any]) -> None:
-        if group["algorithm"] == self.algorithm:
-            buffer = next((name for name, kind in self._kinds(group).items() if kind == "entries"), "")
-        else:
-            buffer = ordinary.BUFFERS[group["algorithm"]]
-        dtypes = {param.dtype for param in params}
-        held_dtypes = {state[buffer].dtype for state in held if state.get(buffer) is not None}
-        if len(dtypes) > 1 or not held_dtypes <= dtypes:  # a thousand parameters take no time so
-            checks.check_precision(group, params, held, buffer, self._label(group))
-
-    def _label(self, group: Mapping[str, Any]) -> str:
-        return f"group {next(i for i, other in enumerate(self.param_groups) if other is group)}"
-
-    def create_state(self) -> None:
-        """Create the state of all parameters now rather than in their first step; see :meth:`_complete_groups`."""
-        for group in self.param_groups:
-            constrained = group["algorithm"] == self.algorithm
-            for param in group["params"]:
-                # torch.distributed.checkpoint expects no state of what is frozen, and it takes memory
-                if not has_values(param) or not (param.requires_grad or (constrained and is_dtensor(param))):
-                    continue
-                if constrained:
-                    self._init_state(param, group, self.state[param])
-                else:
-                    ordinary.init_state(param, group, self.state[param], eager=True)
-
-    def _kinds(self, group: Mapping[str, Any]) -> dict[str, Kind]:
-        """The state that a step changes, beside ``step`` and ``master``."""
-        base = Base.named(group["base"]).buffers(self._hyperparameters(group))
-        return {"num_updates": "counters", "clipped": "counters", "rescued": "counters", **base, **self.buffers(group)}
-
-    def _rule(self, index: int, group: dict[str, Any]) -> UpdateRule:
-        """How a constrained group is updated, with the options as they are now."""
-        options = tuple(group[name] for name in self._plan_options)
-        return UpdateRule(type(self), group, index, self._hyperparameters(group), self._kinds(group), options)
-
-    def _rules(self) -> list[UpdateRule]:
-        """Those of all constrained groups."""
-        return [
-            self._rule(index, group)
-            for index, group in enumerate(self.param_groups)
-            if group["algorithm"] == self.algorithm
-        ]
-
-    def _forget_plans(self) -> None:
-        """Drop what is kept from step to step."""
-        self._local = LocalStep()
-        self._tensors: dict[int, GroupTensors] = {}
-        self._sharded: ShardedStep | None = None
-
-    def _dtensors(self) -> list[Tensor]:
-        """The constrained parameters that are DTensors."""
-        return [
-            param
-            for group in self.param_groups
-            if group["algorithm"] == self.algorithm
-            if not _are_plain(group["params"])
-            for param in group["params"]
-            if is_dtensor(param)
-        ]
-
-    def _sharded_step(self) -> ShardedStep:
-        if self._sharded is None:
-            self._sharded = ShardedStep()
-        self._sharded.round_bytes = self.round_bytes
-        return self._sharded
-
-    def _read(self, state_dict: StateDict) -> Loaded:
-        """What a state dict stands for, complete; raises where it does not fit, and changes nothing."""
-        loaded = read(self.param_groups, state_dict, self._complete_group, self._specify)
-        for group in loaded.groups:
-            for param in group["params"]:
-                if group["algorithm"] == self.algorithm and loaded.state.get(param):
-                    self._init_state(param, group, loaded.state[param])
-        return loaded
-
-    def _complete_group(self, saved: dict[str, Any], index: int) -> dict[str, Any]:
-        saved = deepcopy({key: value for key, value in saved.items() if key != "params"}) | {"params": saved["params"]}
-        if saved["algorithm"] in ordinary.DEFAULTS:
-            group = ordinary.DEFAULTS[saved["algorithm"]] | saved
-            ordinary.check(group)
-            return group
-        group = complete(saved, self.defaults, self._names, self._known_names())
-        self._check_group(group, f"group {index}")
-        return group
-
-    def _specify(self, param: Tensor, group: Mapping[str, Any]) -> dict[str, EntrySpec]:
-        if group["algorithm"] in ordinary.DEFAULTS:
-            return ordinary.specify(param, group)
-        # what was made while an option was on stays in the state when it is switched off
-        every = specify(param, group, self._kinds({key: value or True for key, value in group.items()}))
-        return {name: spec._replace(optional=True) for name, spec in every.items()} | specify(
-            param, group, self._kinds(group)
-        )
-
-    def _init_state(self, param: Tensor, group: Mapping[str, Any], state: dict[str, Tensor]) -> None:
-        """Create what is missing in the state of a constrained parameter."""
-        if is_dtensor(param):
-            init_state(param, self._kinds(group), group, state)
-        else:
-            create(param, state, group, self._kinds(group))
-
-    @torch.no_grad()
-    def _restore(self, loaded: Loaded) -> None:
-        for param, (former, version) in self._repaired.items():
-            if param._version == version and loaded.state.get(param):
-                param.copy_(former)
-        self._repaired.clear()
-        self.__setstate__({"state": loaded.state, "param_groups": loaded.groups})
-
-
-def _are_plain(params: Iterable[Tensor]) -> bool:
-    """Whether no parameter can be a DTensor, told by their types alone: a thousand take microseconds."""
-    return set(map(type, params)) <= {Tensor, nn.Parameter}

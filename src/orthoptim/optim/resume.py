@@ -2,7 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 from torch.optim.optimizer import StateDict
 
 from orthoptim.distributed.handshake import agree
-from orthoptim.distributed.state import place
+from orthoptim.distributed.state import init_state, place
 from orthoptim.engine.naming import parameter_name
-from orthoptim.engine.state import EntrySpec, entries
+from orthoptim.engine.rule import UpdateRule
+from orthoptim.engine.state import EntrySpec, empty_entries, specify
 from orthoptim.optim import ordinary
+from orthoptim.optim.options import complete
 from orthoptim.tensors import has_values, is_dtensor
 from orthoptim.views import View
 
@@ -44,10 +47,10 @@ def _check_saved(groups: Sequence[Group], state_dict: StateDict) -> None:
             if key in owner:
                 raise ValueError(f"loaded state dict has one state, {key!r}, for {owner[key]} and {label}")
             owner[key] = label
-            held = states.get(key, {})
-            if not isinstance(held, Mapping):
-                found = type(held).__name__
-                raise ValueError(f"loaded state dict has a {found} for the state of {label}: it must be a dict")
+            entries = states.get(key, {})
+            if not isinstance(entries, Mapping):
+                given = type(entries).__name__
+                raise ValueError(f"loaded state dict has a {given} for the state of {label}: it must be a dict")
     strangers = [key for key, value in states.items() if key not in owner and isinstance(value, Mapping)]
     if strangers:
         raise ValueError(
@@ -91,61 +94,74 @@ def _as_option(option: str, value: Any) -> Any:
 
 
 @torch.no_grad()
-def read(
-    groups: Sequence[Group],
-    state_dict: StateDict,
-    complete: Callable[[Group, int], Group],
-    specify: Callable[[Tensor, Group], Specs],
-) -> Loaded:
-    """The groups and the state that a state dict stands for. It is copied; nothing is changed.
+def read(optimizer: Any, state_dict: StateDict) -> Loaded:
+    """The groups and the state that a state dict stands for, complete. It is copied; nothing is changed.
 
     Collective for DTensors: what is wrong on one rank is raised on all that share them.
 
     Args:
-        groups: those of the optimizer.
+        optimizer: the :class:`Orthoptimizer` that is to have them.
         state_dict: what was saved.
-        complete: makes a saved group, with the parameters of the index-th, one that can be stepped, or raises.
-        specify: what the state of a parameter of such a group may hold.
 
     Raises:
         ValueError: where the state dict does not fit.
     """
+    groups = optimizer.param_groups
     new_groups: list[Group] = []
-    work: list[tuple[Tensor, Group, Specs, dict[str, Any]]] = []
+    work: list[tuple[Tensor, Group, dict[str, EntrySpec], dict[str, Any]]] = []
     error = None
     try:
         _check_saved(groups, state_dict)
         for index, (group, saved) in enumerate(zip(groups, state_dict["param_groups"], strict=True)):
-            new = _read_group(group, saved, index, complete)
+            new = _read_group(optimizer, group, saved, index)
             new_groups.append(new)
             for position, (param, key) in enumerate(zip(new["params"], saved["params"], strict=True)):
-                held = {name: value for name, value in state_dict["state"].get(key, {}).items() if value is not None}
-                if held:  # else it has never stepped
-                    specs = specify(param, new)
-                    _check_entries(held, specs, param, parameter_name(new, position, f"group {index}"))
-                    work.append((param, new, specs, held))
+                entries = {name: value for name, value in state_dict["state"].get(key, {}).items() if value is not None}
+                if entries:  # else it has never stepped
+                    specs = specify_entries(type(optimizer), param, new)
+                    _check_entries(entries, specs, param, parameter_name(new, position, f"group {index}"))
+                    work.append((param, new, specs, entries))
     except Exception as caught:  # to be raised on all ranks
         error = caught
     agree([param for group in groups for param in group["params"]], {}, error)
     keys = {key for saved in state_dict["param_groups"] for key in saved["params"]}
     # what belongs to no parameter is kept, as torch does
     state = defaultdict(dict, {key: value for key, value in state_dict["state"].items() if key not in keys})
-    for param, group, specs, held in work:
+    for param, group, specs, entries in work:
         state[param] = {
-            name: _as_state(held[name], spec, param, group)
+            name: _as_state(entries[name], spec, param, group)
             for name, spec in specs.items()
-            if name in held and not spec.dropped
+            if name in entries and not spec.dropped
         }
+        if group["algorithm"] not in ordinary.DEFAULTS:
+            init_state(param, UpdateRule(type(optimizer), 0, group).kinds, group, state[param])
     return Loaded(new_groups, state)
 
 
-def _read_group(group: Group, saved: Mapping[str, Any], index: int, complete: Callable[[Group, int], Group]) -> Group:
+def specify_entries(method: type[Any], param: Tensor, group: Group) -> dict[str, EntrySpec]:
+    """What the state of a parameter may hold."""
+    if group["algorithm"] in ordinary.DEFAULTS:
+        return ordinary.specify(param, group)
+    # what was made while an option was on stays in the state when it is switched off
+    switched_on = UpdateRule(method, 0, {key: value or True for key, value in group.items()})
+    every = specify(param, group, switched_on.kinds)
+    optional = {name: spec._replace(optional=True) for name, spec in every.items()}
+    return optional | specify(param, group, UpdateRule(method, 0, group).kinds)
+
+
+def _read_group(optimizer: Any, group: Group, saved: Mapping[str, Any], index: int) -> Group:
     """A saved group with the parameters of the present one, complete and checked."""
-    options = {key: value for key, value in saved.items() if key != "params"}
-    if "param_names" in group and "param_names" not in options:
-        options["param_names"] = group["param_names"]
+    new = deepcopy({key: value for key, value in saved.items() if key != "params"})
+    if "param_names" in group:
+        new.setdefault("param_names", group["param_names"])
+    new = {"params": group["params"], **new}
     try:
-        new = complete({"params": group["params"], **options}, index)
+        if new["algorithm"] in ordinary.DEFAULTS:
+            new = ordinary.DEFAULTS[new["algorithm"]] | new
+            ordinary.check(new)
+        else:
+            new = complete(new, optimizer.defaults, optimizer.option_names, optimizer._known_names())
+            optimizer._check_group(new, f"group {index}")
     except Exception as error:  # whatever a check of hostile values may raise
         raise ValueError(f"loaded state dict has invalid options in group {index}: {error}") from error
     for option in ("view", "side", "base"):
@@ -157,12 +173,12 @@ def _read_group(group: Group, saved: Mapping[str, Any], index: int, complete: Ca
     return new
 
 
-def _check_entries(held: Mapping[str, Any], specs: Specs, param: Tensor, label: str) -> None:
+def _check_entries(entries: Mapping[str, Any], specs: Specs, param: Tensor, label: str) -> None:
     """Refuse a state of which something is missing, unknown, or not what it must be."""
     for name, spec in specs.items():
-        if name not in held and not spec.optional:
+        if name not in entries and not spec.optional:
             raise ValueError(f"loaded state dict has no {name!r} for {label}, which has a state: it is not complete")
-    for name, value in held.items():
+    for name, value in entries.items():
         if name not in specs:
             raise ValueError(
                 f"loaded state dict has an unknown entry {name!r} for {label}: with these options its state has "
@@ -216,4 +232,4 @@ def _as_state(value: Any, spec: EntrySpec, param: Tensor, group: Mapping[str, An
     if group["algorithm"] in ordinary.DEFAULTS:
         copied: Tensor = value.to(device=device, dtype=spec.dtype, copy=True)
         return copied
-    return entries(param, group, spec.dtype).copy_(value)
+    return empty_entries(param, group, spec.dtype).copy_(value)

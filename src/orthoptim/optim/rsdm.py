@@ -8,7 +8,7 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
-from orthoptim.engine.step import Update
+from orthoptim.engine.rule import Update
 from orthoptim.literals import SAMPLINGS, Sampling
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from orthoptim_experiments.harness.claims import column, difference, difference_words
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.harness.records import Run
-from orthoptim_experiments.problems.rotations.claims import paired
 
 Cell = Callable[[Run, str], str]
 """What a table says of a run's method."""
@@ -21,40 +21,30 @@ def table(run: Run, columns: Mapping[str, Cell]) -> str:
     return "\n".join(lines)
 
 
-def mean(column: str, spec: str) -> Cell:
+def mean(name: str, spec: str) -> Cell:
     """The mean over seeds of the last value of a column; a dash if it has none."""
-
-    def cell(run: Run, method: str) -> str:
-        values = _values(run, method, column)
-        return f"{statistics.mean(values):{spec}}" if values else "–"
-
-    return cell
+    return lambda run, method: _cell(statistics.fmean, run, method, name, spec)
 
 
-def largest(column: str, spec: str) -> Cell:
+def largest(name: str, spec: str) -> Cell:
     """The largest over seeds, likewise."""
-
-    def cell(run: Run, method: str) -> str:
-        values = _values(run, method, column)
-        return f"{max(values):{spec}}" if values else "–"
-
-    return cell
+    return lambda run, method: _cell(max, run, method, name, spec)
 
 
-def minus(other: str, column: str, spec: str) -> Cell:
-    """The difference to another contender, paired by seed, with its 95 % interval."""
+def minus(other: str, name: str, digits: int) -> Cell:
+    """The difference to another contender, paired by seed, with its interval."""
 
     def cell(run: Run, method: str) -> str:
         if method == other:
             return "–"
-        difference, half, _ = paired(run, method, other, column)
-        return f"{difference:+{spec}} ± {half:{spec}}"
+        return difference_words(difference(run, method, other, name), digits).partition(" (")[0]
 
     return cell
 
 
-def _values(run: Run, method: str, column: str) -> list[float]:
-    return [trial.records[column][-1] for trial in run.of(method) if trial.status and column in trial.records]
+def _cell(combine: Callable[[list[float]], float], run: Run, method: str, name: str, spec: str) -> str:
+    values = [each[-1] for each in column(run, method, name) if each]
+    return f"{combine(values):{spec}}" if values else "–"
 
 
 def print_table(columns: Mapping[str, Cell]) -> None:

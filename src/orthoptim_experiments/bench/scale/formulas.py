@@ -6,7 +6,7 @@ its new matrices, and receives what is the other way round. On average that is (
 sends X and G and receives X⁺, 3pn/w for each matrix; Muon sends G and receives its polar factor, 2pn/w.
 """
 
-from orthoptim.engine.plan import Plan
+from orthoptim.engine.telemetry import Plan
 from orthoptim_experiments.bench.scale.contenders import Contender
 from orthoptim_experiments.bench.scale.models import Case, numel
 

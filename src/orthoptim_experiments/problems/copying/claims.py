@@ -1,29 +1,42 @@
 """What is claimed about recurrent networks."""
 
-from orthoptim_experiments.harness.claims import Verdict, decide, figures, only, ratio_words, ratios, requires, verdict
+from orthoptim_experiments.harness.claims import (
+    Verdict,
+    below_zero,
+    decide,
+    difference,
+    difference_words,
+    ended,
+    figures,
+    only,
+    ratio_words,
+    ratios,
+    requires,
+    verdict,
+)
 from orthoptim_experiments.harness.clock import clock_of
 from orthoptim_experiments.harness.panels import Target
 from orthoptim_experiments.harness.records import Run
-from orthoptim_experiments.harness.statistics import last as last_value
-from orthoptim_experiments.harness.statistics import time_to
-from orthoptim_experiments.problems.rotations.claims import difference, is_below, last
+from orthoptim_experiments.harness.statistics import last, time_to
 
 TARGET = Target("excess", 0.5)
 """Half the loss of a network that remembers nothing."""
 _PARAMETRIZED = ("exp-Adam", "cayley-Adam")
 
 
+def _losses(run: Run, method: str) -> list[float]:
+    return [last(trial, "excess") for trial in ended(run, method)]
+
+
 def _remembers(run: Run) -> Verdict:
-    worst = {
-        method: max(values) for method in ("POGO", "POGO-complex") if (values := last(run, method, "excess").values())
-    }
+    worst = {method: max(_losses(run, method)) for method in ("POGO", "POGO-complex")}
     return verdict(
         max(worst.values()) <= TARGET.value, f"largest loss, in units of that without memory: {figures(worst, '.2f')}"
     )
 
 
 def _lstm_forgets(run: Run) -> Verdict:
-    least = min(last(run, "LSTM", "excess").values())
+    least = min(_losses(run, "LSTM"))
     return verdict(least > 0.9, f"least loss of the LSTM, in units of that without memory: {least:.2f}")
 
 
@@ -37,13 +50,13 @@ def _sooner(run: Run) -> Verdict:
 
 def _cheaper(run: Run) -> Verdict:
     clock = clock_of(run.config)
-    found = ratios(run, "POGO", _PARAMETRIZED, lambda trial: last_value(trial, clock))
+    found = ratios(run, "POGO", _PARAMETRIZED, lambda trial: last(trial, clock))
     return verdict(decide(found, 1.0), f"time of training, {ratio_words(found, 'POGO')}")
 
 
 def _reads_better(run: Run) -> Verdict:
-    below = is_below(run, "LSTM", "POGO", "accuracy")
-    return verdict(below, f"accuracy, {difference(run, 'LSTM', 'POGO', 'accuracy')}")
+    found = difference(run, "LSTM", "POGO", "accuracy")
+    return verdict(below_zero(found), f"accuracy, LSTM − POGO: {difference_words(found, 3)}")
 
 
 remembers = only("variant", "copying", requires("POGO", "POGO-complex")(_remembers))

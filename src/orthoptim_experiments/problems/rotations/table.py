@@ -4,8 +4,8 @@ from orthoptim_experiments.problems.markdown import largest, mean, minus, print_
 
 COLUMNS = {
     "perplexity": mean("perplexity", ".3f"),
-    "− hadamard, paired": minus("hadamard", "perplexity", ".3f"),
-    "− SGDG, paired": minus("SGDG", "perplexity", ".3f"),
+    "− hadamard, paired": minus("hadamard", "perplexity", 3),
+    "− SGDG, paired": minus("SGDG", "perplexity", 3),
     "error of logits": mean("quantization_error", ".2%"),
     "largest distance": largest("max_distance", ".0e"),
     "seconds": mean("processor_time", ".1f"),
