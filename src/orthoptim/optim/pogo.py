@@ -121,20 +121,25 @@ class POGO(Orthoptimizer):
         """See :meth:`Orthoptimizer.check_options`."""
         check_choice("landing", group["landing"], stiefel.POLICIES)
         check_positive_integer("landing_steps", group["landing_steps"])
-        check_choice("matmul_precision", group["matmul_precision"], MATMUL_PRECISIONS)
-        if group["matmul_precision"] == "mixed":
-            if group["compile"]:
-                raise ValueError(
-                    "Invalid matmul_precision: 'mixed' needs exact products among reduced ones, and a compiled graph "
-                    "has one precision; choose compile=False or 'ieee'"
-                )
-            if group["base"] == "bb":
-                raise ValueError(
-                    "Invalid matmul_precision: BB divides differences of gradients, which 'mixed' would round away; "
-                    "choose 'ieee'"
-                )
+        check_matmul_precision(group)
         if group["base"] == "bb" and stiefel.policy(group["landing"]).clip is None:
             raise ValueError(
                 f"Invalid landing: {group['landing']!r} does not clip leaps, and those of BB can be of any length; "
                 "choose 'strict' or 'safe'"
+            )
+
+
+def check_matmul_precision(group: Mapping[str, Any]) -> None:
+    """Raise ValueError where products cannot be of the precision that is asked for."""
+    check_choice("matmul_precision", group["matmul_precision"], MATMUL_PRECISIONS)
+    if group["matmul_precision"] == "mixed":
+        if group["compile"]:
+            raise ValueError(
+                "Invalid matmul_precision: 'mixed' needs exact products among reduced ones, and a compiled graph "
+                "has one precision; choose compile=False or 'ieee'"
+            )
+        if group["base"] == "bb":
+            raise ValueError(
+                "Invalid matmul_precision: BB divides differences of gradients, which 'mixed' would round away; "
+                "choose 'ieee'"
             )
