@@ -85,7 +85,7 @@ class Pointwise(Generic[P, T]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """The values of the function."""
         first: Any = args[0]
-        if (first.is_cpu and "cpu" not in DEVICES) or torch.compiler.is_compiling():
+        if isinstance(first, float) or (first.is_cpu and "cpu" not in DEVICES) or torch.compiler.is_compiling():
             return self.function(*args, **kwargs)
         kernel = self._kernel(args, kwargs)
         if kernel is None:

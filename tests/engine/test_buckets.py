@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import orthoptim as oo
 from orthoptim.engine.buckets import make_buckets
-from orthoptim.stiefel import cost_model
 from tests.conformance.methods import clones, every_method, point, set_gradients, steps
 
 SHAPES = [(4, 6), (6, 4), (5, 4, 6), (4, 6), (2, 3, 6, 4), (3, 3), (40, 3, 3)]
@@ -23,12 +22,7 @@ SHAPES = [(4, 6), (6, 4), (5, 4, 6), (4, 6), (2, 3, 6, 4), (3, 3), (40, 3, 3)]
 def test_every_matrix_is_gathered_once_and_comes_back(shapes, size, view):
     params = [torch.randn(shape) for shape in shapes]
     marked = [torch.full_like(p, -1.0) for p in params]
-    before = cost_model.BLOCK_BYTES
-    cost_model.BLOCK_BYTES = size
-    try:
-        buckets = make_buckets(params, view, "auto")
-    finally:
-        cost_model.BLOCK_BYTES = before
+    buckets = make_buckets(params, view, "auto", cap_mb=size / 2**20)
     assert sum(bucket.p * bucket.n * sum(bucket.counts) for bucket in buckets) == sum(p.numel() for p in params)
     for bucket in buckets:
         for block in bucket.blocks:
@@ -41,25 +35,22 @@ def test_every_matrix_is_gathered_once_and_comes_back(shapes, size, view):
 
 
 @every_method
-def test_the_size_of_blocks_does_not_show(make, monkeypatch):
+def test_the_size_of_blocks_does_not_show(make):
     params = [point(*shape, dtype=torch.float64, seed=i) for i, shape in enumerate(SHAPES)]
     others = clones(params)
-    opt, other = make(params), make(others)
+    opt, other = make(params), make(others, block_cap_mb=400 / 2**20)
     for t in range(4):
         set_gradients(params, t)
         set_gradients(others, t)
         opt.step()
-        monkeypatch.setattr(cost_model, "BLOCK_BYTES", 400)
         other.step()
-        monkeypatch.undo()
     for one, two in zip(params, others, strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
 
 
 def test_a_matrix_is_written_with_its_state_or_not_at_all(monkeypatch):
     param = point(40, 4, 6)
-    opt = oo.POGO([param], 0.1)
-    monkeypatch.setattr(cost_model, "BLOCK_BYTES", 1000)
+    opt = oo.POGO([param], 0.1, block_cap_mb=1000 / 2**20)
     steps(opt, [param], 1)
     before = param.detach().clone(), {name: value.clone() for name, value in opt.state[param].items()}
     calls = []

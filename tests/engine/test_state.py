@@ -14,7 +14,6 @@ from orthoptim.base import Base
 from orthoptim.engine.blocks import together
 from orthoptim.engine.buckets import make_buckets
 from orthoptim.engine.state import lay_together, newest
-from orthoptim.stiefel import cost_model
 
 
 def parameters(count, *shape, columns=False, dtype=torch.float32):
@@ -180,13 +179,12 @@ def test_laying_together_keeps_large_and_lone_tensors():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("base", [oo.VAdam(), oo.SGD(momentum=0.9), oo.Adam()])
-def test_many_tiny_matrices_have_a_state_with_the_batch_last_in_memory_and_step_alike(base, dtype, monkeypatch):
+def test_many_tiny_matrices_have_a_state_with_the_batch_last_in_memory_and_step_alike(base, dtype):
     """In one block or in several, after a load, and from a state that lies otherwise."""
 
     def run(block, load=None):
-        monkeypatch.setattr(cost_model, "TINY_BLOCK", block)
         param = parameters(1, 5, 7, 3, 3, dtype=dtype)[0]
-        opt = oo.POGO([param], 0.3, base, view="kernels")
+        opt = oo.POGO([param], 0.3, base, view="kernels", block_cap_mb=block * 9 * 4 / 2**20)
         for step in range(4):
             param.grad = torch.linspace(-1, 1, param.numel()).reshape(param.shape).add(step).to(dtype)
             opt.step()

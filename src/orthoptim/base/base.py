@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel import Direction
+from orthoptim.stiefel import Direction, is_single
 
 Kind = Literal["entries", "moduli", "matrices", "counters", "streams"]
 """What a state tensor holds: a value of each entry, a real one of each entry; of each matrix a real value, a count, or
@@ -139,6 +139,14 @@ class Base:
         """
         return None, {}
 
+    @staticmethod
+    def scale_on_host(grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[float, State] | None:
+        """:meth:`scale` of a single matrix on a CPU, whose gradient is given, in Python's numbers; None: there is none.
+
+        A step of a small matrix is mostly arithmetic on such numbers, which takes torch microseconds each.
+        """
+        return None
+
     @classmethod
     def direction(
         cls, x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any
@@ -154,9 +162,10 @@ class Base:
             t: for each matrix, the number of this step, from 1; shape (B,), real.
             **hyperparameters: those of the instance, as they stand in the param group.
         """
-        statistic = cls.statistic(grad)
-        entries, of_entries = cls.advance(grad, state, t[..., None, None], **hyperparameters)
-        scale, of_matrices = cls.scale(statistic, state, t, **hyperparameters)
+        on_host = cls.scale_on_host(grad, state, t, **hyperparameters) if is_single(grad) else None
+        statistic = cls.statistic(grad) if on_host is None else None
+        entries, of_entries = cls.advance(grad, state, t.view(-1, 1, 1), **hyperparameters)
+        scale, of_matrices = on_host or cls.scale(statistic, state, t, **hyperparameters)
         return Direction(entries, scale), {**of_entries, **of_matrices}
 
 

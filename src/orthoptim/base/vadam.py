@@ -1,5 +1,6 @@
 """VectorAdam: Adam with one second moment per matrix."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from orthoptim.base.base import Base, Kind, State, bias_correction
 from orthoptim.pointwise import pointwise
-from orthoptim.stiefel import lerp, square_norm
+from orthoptim.stiefel import as_real, lerp, square_norm
 from orthoptim.validation import check_betas, check_nonnegative
 
 
@@ -66,6 +67,20 @@ class VAdam(Base):
         assert statistic is not None
         scale, exp_avg_sq = _scale(statistic, state["exp_avg_sq"], t, beta1=beta1, beta2=beta2, eps=eps)
         return scale, {"exp_avg_sq": exp_avg_sq}
+
+    @staticmethod
+    def scale_on_host(grad: Tensor, state: State, t: Tensor, **hyperparameters: Any) -> tuple[float, State]:
+        """See :meth:`Base.scale_on_host`; as ``_scale``, which says why."""
+        (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
+        info, steps = torch.finfo(grad.dtype), t.item()
+        norm, last = torch.linalg.vector_norm(as_real(grad)).item(), state["exp_avg_sq"].item()
+        corrections = [-math.expm1(steps * math.log(beta)) if beta > 0 else 1.0 for beta in (beta1, beta2)]
+        exp_avg_sq = min(last + (1 - beta2) * (norm * norm - last), info.max)
+        root = math.sqrt(exp_avg_sq / corrections[1]) if exp_avg_sq >= 0 else math.nan
+        if eps < info.tiny**0.5:
+            root = max(root, info.tiny**0.5)
+        scale = min(1 / (corrections[0] * (root + eps)), info.max)
+        return scale, {"exp_avg_sq": state["exp_avg_sq"].new_full((1,), exp_avg_sq)}
 
 
 @pointwise

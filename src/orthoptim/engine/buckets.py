@@ -78,7 +78,7 @@ def make_buckets(
         states: further tensors of each parameter that are to be written in parts where the parameter is.
         compile: whether a compiler is at work: it fuses the step of tiny matrices into one pass over memory, so these
             are then neither cut nor laid out anew.
-        cap_mb: how much of a bucket a block may hold on a GPU.
+        cap_mb: how much of a bucket a block may hold; on a CPU, no more than fits the cache.
     """
     kinds: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
     for index, param in enumerate(params):
@@ -123,7 +123,7 @@ def _cut(block: Block, size: int, whole: bool) -> list[Block]:
     if whole:
         step = max(1, size // count)
         chosen = [members[i : i + step] for i in range(0, len(members), step)]
-        return [block._replace(members=some, matrices=count * len(some)) for some in chosen]
+        return [block._replace(members=part, matrices=count * len(part)) for part in chosen]
     parts = list(pairwise([*range(0, count, size), count]))
     return [block._replace(members=[m], matrices=part[1] - part[0], part=part) for m in members for part in parts]
 

@@ -122,7 +122,8 @@ class LocalPlan:
     def _remember(self, rule: UpdateRule, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
         """Write down what the plan was made from."""
         self._options, self._state_kinds = rule.options, rule.kinds
-        self._metadata, self._addresses = list(map(_metadata, self.params)), _addresses(self.params, self.states)
+        self._has_addresses = all(map(has_address, self.params))
+        self._metadata, self._addresses = _metadata(self.params), self._addresses_of(self.params, self.states)
         self._group = list(rule.group["params"])
         self._is_plain = are_plain(self._group) and bool(self.states)
         if self._is_plain:
@@ -158,9 +159,13 @@ class LocalPlan:
             and self._state_kinds == rule.kinds
             and (self.params is params or _same(self.params, params))
             and (self.states is states or _same(self.states, states))
-            and self._metadata == list(map(_metadata, params))
-            and self._addresses == _addresses(params, states)
+            and self._metadata == _metadata(params)
+            and self._addresses == self._addresses_of(params, states)
         )
+
+    def _addresses_of(self, params: list[Tensor], states: list[Tensor]) -> list[int]:
+        """Where tensors lie in memory: somebody may give them other memory, as ``param.data = ...`` does."""
+        return list(map(Tensor.data_ptr, chain(params, states))) if self._has_addresses else []
 
 
 class BlockTensors:
@@ -237,13 +242,11 @@ def _names(rule: UpdateRule, params: list[Tensor]) -> list[str]:
 _layout = attrgetter("layout")
 
 
-def _metadata(param: Tensor) -> Hashable:
-    return param.shape, param.stride(), param.dtype, param.device
+_attributes = attrgetter("shape", "dtype", "device")
 
 
-def _addresses(params: list[Tensor], states: list[Tensor]) -> list[int]:
-    """Where tensors lie in memory: somebody may give them other memory, as ``param.data = ...`` does."""
-    return list(map(Tensor.data_ptr, chain(params, states))) if all(map(has_address, params)) else []
+def _metadata(params: list[Tensor]) -> list[Any]:
+    return [*map(_attributes, params), *map(Tensor.stride, params)]
 
 
 def _keys(states: list[dict[str, Tensor]]) -> list[str]:

@@ -18,7 +18,7 @@ class Update(NamedTuple):
     Attributes:
         x: the new matrices, (B, p, n).
         state: the new values of the buffers of the method.
-        clipped: which matrices had their step shortened, (B,).
+        clipped: which matrices had their step shortened, (B,); a bool is for all of them.
         rescued: which matrices were too far from the manifold to land as they were, (B,).
         finiteness_probe: a number per matrix that is finite only if all columns of X are, the same on every rank that
             holds some of them, (B,). ``None``: the engine adds up the entries of X, which over ranks takes one more
@@ -29,16 +29,20 @@ class Update(NamedTuple):
 
     x: Tensor
     state: State = {}  # noqa: RUF012  (a NamedTuple default; never changed)
-    clipped: Tensor | None = None
+    clipped: Any = None  # Tensor | bool | None
     rescued: Tensor | None = None
     finiteness_probe: Tensor | None = None
     covers_direction: bool = False
     finite: bool = False
 
+    def flags(self) -> State:
+        """Which matrices to count, by the names of the counters."""
+        flags = {"clipped": self.clipped, "rescued": self.rescued}
+        return {name: flag for name, flag in flags.items() if flag is not None}
+
     def counts(self, finite: Tensor) -> State:
         """What to add to the counters of each matrix that takes the step."""
-        flags = {"clipped": self.clipped, "rescued": self.rescued}
-        return {"num_updates": finite, **{name: flag & finite for name, flag in flags.items() if flag is not None}}
+        return {"num_updates": finite, **{name: flag & finite for name, flag in self.flags().items()}}
 
 
 class UpdateRule:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
 from orthoptim.engine.blocks import is_dense
+from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel.cost_model import BLOCK_BYTES, BLOCK_CAP_MB, TINY, block_size, is_gpu
-from orthoptim.tensors import compute_dtype, has_values, is_dtensor
+from orthoptim.tensors import HALF_DTYPES, compute_dtype, has_values, is_dtensor
 from orthoptim.views import View
 
 
@@ -70,6 +71,30 @@ def create(param: Tensor, state: dict[str, Tensor], group: Mapping[str, Any], ki
             state[name] = empty_entries(param, group, spec.dtype).zero_()
 
 
+def init_states(rule: UpdateRule, params: list[Tensor], states: list[dict[str, Tensor]]) -> list[Tensor]:
+    """The states of plain parameters as one list, the tensors of one parameter after those of another.
+
+    What is missing is created, and new states of like parameters lie side by side.
+
+    Args:
+        rule: how their group is updated.
+        params: the parameters.
+        states: their states.
+    """
+    needed = {name for name in rule.state_names if name != "master"}
+    half = {param.dtype for param in params} & HALF_DTYPES
+    new = []
+    for param, state in zip(params, states, strict=True):
+        if not needed <= state.keys() or (half and param.dtype in half and "master" not in state):
+            create(param, state, rule.group, rule.kinds)
+            new.append(state)
+    if new:
+        lay_together(new, rule.group["block_cap_mb"])
+    # a parameter that needs no master copy is its own
+    pairs = zip(params, states, strict=True)
+    return [state.get(name, param) for param, state in pairs for name in rule.state_names]
+
+
 def empty_entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
     """Memory for a value of each entry, in the shape of the parameter.
 
@@ -82,7 +107,11 @@ def empty_entries(param: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -
     batch, p, n, *_ = view.part(param.shape, group["side"])
     count = batch.numel()
     # of fewer matrices there may be several parameters in a block
-    if n <= TINY and not is_gpu(param.device.type) and 2 * count > block_size(p, n, dtype.itemsize):
+    if (
+        n <= TINY
+        and not is_gpu(param.device.type)
+        and 2 * count > block_size(p, n, dtype.itemsize, cap_mb=group["block_cap_mb"])
+    ):
         return param.new_empty(p * n, count, dtype=dtype).mT.view(param.shape)
     return torch.empty_like(param, dtype=dtype)
 
@@ -107,43 +136,42 @@ def lay_together(states: Sequence[dict[str, Tensor]], cap_mb: float = BLOCK_CAP_
 
     Args:
         states: of like parameters, in their order.
-        cap_mb: how much a block may hold on a GPU.
+        cap_mb: how much a block may hold.
     """
     alike: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
     for state in states:
         for name, value in state.items():
             # of a larger one there is but one in a block
-            if 2 * value.nbytes <= _room(value, cap_mb) and is_dense(value):
+            if 2 * value.nbytes <= _block_bytes(value, cap_mb) and is_dense(value):
                 like = (name, value.dtype, value.device, value.shape, value.stride())
                 alike.setdefault(like, []).append((state, name))
-    rooms: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
+    neighbours: dict[tuple[Hashable, ...], list[tuple[dict[str, Tensor], str]]] = {}
     for kind, members in alike.items():
         state, name = members[0]
-        rooms.setdefault(kind[:3] if is_gpu(state[name].device.type) else kind, []).extend(members)
-    for members in rooms.values():
+        neighbours.setdefault(kind[:3] if is_gpu(state[name].device.type) else kind, []).extend(members)
+    for members in neighbours.values():
         state, name = members[0]
-        most, start, held = _room(state[name], cap_mb), 0, 0
+        most, start, size = _block_bytes(state[name], cap_mb), 0, 0
         for stop, (state, name) in enumerate(members):
-            if held and held + state[name].nbytes > most and is_gpu(state[name].device.type):
-                _lay_in_one_room(members[start:stop])
-                start, held = stop, 0
-            held += state[name].nbytes
-        _lay_in_one_room(members[start:])
+            if size and size + state[name].nbytes > most and is_gpu(state[name].device.type):
+                _move_to_one_tensor(members[start:stop])
+                start, size = stop, 0
+            size += state[name].nbytes
+        _move_to_one_tensor(members[start:])
 
 
-def _room(value: Tensor, cap_mb: float) -> float:
-    """Bytes of a block."""
-    return cap_mb * 2**20 if is_gpu(value.device.type) else BLOCK_BYTES
+def _block_bytes(value: Tensor, cap_mb: float) -> float:
+    return cap_mb * 2**20 if is_gpu(value.device.type) else min(BLOCK_BYTES, cap_mb * 2**20)
 
 
-def _lay_in_one_room(members: list[tuple[dict[str, Tensor], str]]) -> None:
+def _move_to_one_tensor(members: list[tuple[dict[str, Tensor], str]]) -> None:
     if len(members) < 2:
         return
     values = [state[name] for state, name in members]
-    room = values[0].new_empty(sum(value.numel() for value in values))
+    flat = values[0].new_empty(sum(value.numel() for value in values))
     start = 0
     for (state, name), value in zip(members, values, strict=True):
-        state[name] = room.as_strided(value.shape, value.stride(), start).copy_(value)
+        state[name] = flat.as_strided(value.shape, value.stride(), start).copy_(value)
         start += value.numel()
 
 

@@ -45,8 +45,8 @@ view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"
             the same whatever σ is.
         maximize: ascend instead.
         compile: compile the update of each kind of matrices with torch.compile; complex ones are stepped as without.
-        block_cap_mb: on a GPU, how many MB of matrices are stepped at a time. Their temporaries take about five times
-            as much memory; smaller blocks take more launches. On a CPU blocks fit the cache.
+        block_cap_mb: how many MB of matrices are stepped at a time, at most. Their temporaries take about five times
+            as much memory; on a GPU smaller blocks take more launches. On a CPU blocks fit the cache at any rate.
         capturable: whether a step must be safe to capture in a CUDA graph. Orthogonal parameters always step on their
             device, so that this refuses what waits for it; ordinary groups with AdamW take the value as their own
             default, and then count their steps on the device.""",

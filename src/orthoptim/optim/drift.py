@@ -9,12 +9,11 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.distributed import matrices as sharded
 from orthoptim.engine.naming import common_name, names_of
+from orthoptim.engine.rule import COUNTERS
 from orthoptim.engine.telemetry import Drift
 from orthoptim.precision import full_precision
 from orthoptim.tensors import compute_dtype, is_dtensor, local_part
 from orthoptim.views import View
-
-COUNTERS = ("num_updates", "clipped", "rescued")
 
 _MAYBE_DEFICIENT = 0.99  # a matrix without full rank is at distance 1 at least, up to rounding
 
@@ -39,9 +38,9 @@ def drift_of(
     for index, group in groups.items():
         names, of_group = names_of(group), []
         for name in names:
-            matrices, total, far, taken, clipped, rescued, deficient, steps = next(measured)
+            matrices, total, far, num_updates, clipped, rescued, deficient, steps = next(measured)
             mean = total / matrices if matrices else 0.0
-            skipped = int(steps * matrices - taken) if steps else 0
+            skipped = int(steps * matrices - num_updates) if steps else 0
             counts = (skipped, int(clipped), int(rescued), int(deficient))
             of_group.append(Drift(index, int(matrices), mean, far if matrices else 0.0, *counts, name))
         rows.extend(of_group if per_parameter else [_together(of_group, index, common_name(names))])
@@ -67,8 +66,8 @@ def _measure_all(
     sums, tops = [], []
     for param in params:
         distances, deficient = (each.reshape(-1).cpu().double() for each in values[id(param)])
-        held = state.get(param, {})
-        counters = [local_part(held[name]).sum().item() if name in held else 0 for name in COUNTERS]
+        own = state.get(param, {})
+        counters = [local_part(own[name]).sum().item() if name in own else 0 for name in COUNTERS]
         sums.append([len(distances), float(distances.sum()), *counters, float(deficient.sum())])
         tops.append(float(distances.max()) if len(distances) else -torch.inf)
     if dtensors:

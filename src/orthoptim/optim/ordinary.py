@@ -134,9 +134,9 @@ def step(
     placed = [is_dtensor(param) for param in params]
     if any(placed) and not all(placed):  # torch's foreach kernels do not take both at once
         for kind in (False, True):
-            mine = [i for i, is_placed in enumerate(placed) if is_placed == kind]
-            held = [value for i in mine for value in states[i * width : (i + 1) * width]]
-            step(group, [params[i] for i in mine], [grads[i] for i in mine], held, state)
+            chosen = [i for i, is_placed in enumerate(placed) if is_placed == kind]
+            entries = [value for i in chosen for value in states[i * width : (i + 1) * width]]
+            step(group, [params[i] for i in chosen], [grads[i] for i in chosen], entries, state)
         return
     columns = [states[i::width] for i in range(width)]
     if group["algorithm"] == "sgd":

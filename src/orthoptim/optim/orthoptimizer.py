@@ -17,7 +17,7 @@ from orthoptim.distributed.state import init_state
 from orthoptim.distributed.step import ShardedStep
 from orthoptim.engine.plan import are_plain
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.state import apart, keep_freed_memory, lay_together
+from orthoptim.engine.state import apart, init_states, keep_freed_memory, lay_together
 from orthoptim.engine.step import LocalStep
 from orthoptim.engine.telemetry import DriftTable, Plan, describe
 from orthoptim.optim import checks, options, ordinary
@@ -26,7 +26,7 @@ from orthoptim.optim.contract import UpdateContract
 from orthoptim.optim.drift import drift_of
 from orthoptim.optim.resume import Loaded, read
 from orthoptim.precision import full_precision
-from orthoptim.tensors import HALF_DTYPES, has_values, is_dtensor
+from orthoptim.tensors import has_values, is_dtensor
 from orthoptim.views import View
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -237,7 +237,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
         plain = not constrained or are_plain(group["params"])
         for param in group["params"]:
             grad = param.grad
-            if grad is None or not (plain or not is_dtensor(param)):  # ShardedStep steps DTensors
+            if grad is None or (not plain and is_dtensor(param)):  # ShardedStep steps DTensors
                 continue
             if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
@@ -250,18 +250,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
             for param, state in zip(params, of_params, strict=True):
                 states.extend(ordinary.init_state(param, group, state))
             return
-        needed = {name for name in rule.state_names if name != "master"}
-        half = {param.dtype for param in params} & HALF_DTYPES
-        new = []
-        for param, state in zip(params, of_params, strict=True):
-            if not needed <= state.keys() or (half and param.dtype in half and "master" not in state):
-                init_state(param, rule.kinds, group, state)
-                new.append(state)
-        if new:
-            lay_together(new, group["block_cap_mb"])
-        for param, state in zip(params, of_params, strict=True):
-            # a parameter that needs no master copy is its own
-            states.extend([state.get(name, param) for name in rule.state_names])
+        states.extend(init_states(rule, params, of_params))
 
     def create_state(self) -> None:
         """Create the state of all parameters now rather than in their first step; see :meth:`_complete_groups`."""

@@ -94,8 +94,18 @@ class POGO(Orthoptimizer):
         """See :meth:`Orthoptimizer.update_whole`: the form of least cost."""
         policy = stiefel.policy(group["landing"], group["landing_steps"], group["matmul_precision"] == "mixed")
         normalized = Base.named(group["base"]).normalized
-        form = group.get("form")
-        step = stiefel.pogo_step(x, direction.matrices, lr, policy, form, scale=direction.scale, normalized=normalized)
+        form = group.get("form") or cls.form(x.shape[-2], x.shape[-1], group, x.device.type)
+        on_host = stiefel.can_compute_on_host(x, form) and not isinstance(direction.numbers, Tensor)
+        step = stiefel.pogo_step(
+            x,
+            direction.matrices,
+            lr,
+            policy,
+            form,
+            scale=direction.numbers if on_host else direction.scale,
+            normalized=normalized,
+            on_host=on_host,
+        )
         covers = step.probe is not None
         return Update(step.x, {}, step.clipped, step.rescued, step.probe, covers_direction=covers, finite=step.finite)
 

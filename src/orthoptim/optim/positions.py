@@ -38,14 +38,14 @@ class Positions:
         """
         tensors = _tensors(groups)
         here = {id(tensor) for tensor in tensors}
-        taken = {id(param) for param in params} & here
+        present = {id(param) for param in params} & here
         known = _sizes(groups)[: len(self._sizes)] == self._sizes  # groups may be added at the end
         found: list[Tensor | None] = []
         for param, place in zip(params, self._places, strict=True):
             if id(param) in here:
                 found.append(param)
             else:
-                found.append(tensors[place] if known and id(tensors[place]) not in taken else None)
+                found.append(tensors[place] if known and id(tensors[place]) not in present else None)
         return found
 
 

@@ -78,10 +78,10 @@ class JointState(MutableMapping[Any, Any]):
         self._inner, self._landing = inner, landing
 
     def __getitem__(self, key: Any) -> Any:
-        held, landing = self._inner[key], self._landing.get(key, {})
-        if not held or not landing:
-            return held
-        return ChainMap(held, {_PREFIX + name: value for name, value in landing.items()})
+        inner, landing = self._inner[key], self._landing.get(key, {})
+        if not inner or not landing:
+            return inner
+        return ChainMap(inner, {_PREFIX + name: value for name, value in landing.items()})
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._inner[key] = value
@@ -220,21 +220,23 @@ class Wrapped(Optimizer):
 
     def _adopt(self, swaps: list[tuple[int, int, Tensor]]) -> None:
         """Put tensors in place of the lander's; a POGO of these alone checks them and creates their state."""
-        kept = self.lander.param_groups
+        groups = self.lander.param_groups
         new: dict[int, list[tuple[str, Tensor]]] = {}
         for index, i, tensor in swaps:
-            name = names_of(kept[index])[i] + ("" if "param_names" in kept[index] else f" of constrained group {index}")
+            name = names_of(groups[index])[i] + (
+                "" if "param_names" in groups[index] else f" of constrained group {index}"
+            )
             new.setdefault(index, []).append((name, tensor))
         try:
-            fresh = POGO([{**kept[index], "params": named} for index, named in new.items()], 1.0, SGD())
+            fresh = POGO([{**groups[index], "params": named} for index, named in new.items()], 1.0, SGD())
         except ValueError as error:
             inner = type(self.inner).__name__
             raise RuntimeError(f"a parameter was replaced in the param groups of {inner}: {error}") from error
         for index, i, tensor in swaps:
-            old = kept[index]["params"][i]
+            old = groups[index]["params"][i]
             self.lander.state.pop(old, None)
             self.lander._repaired.pop(old, None)
-            kept[index]["params"][i] = tensor
+            groups[index]["params"][i] = tensor
         self.lander.state.update(fresh.state)
         self.lander._repaired.update(fresh._repaired)
         self.lander._forget_plans()

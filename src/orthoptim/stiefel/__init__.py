@@ -12,6 +12,7 @@ from orthoptim.stiefel.geometry import (
     inner,
     is_deficient,
     is_scaled,
+    is_single,
     lerp,
     max_entry,
     norm,
@@ -25,7 +26,7 @@ from orthoptim.stiefel.hadamard import hadamard
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
 from orthoptim.stiefel.policies import POLICIES, Length, Policy, Rescue, half_factors, land, policy, rescue
 from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, Retracted, project_where, tangent, whitening
-from orthoptim.stiefel.steps import FORMS, Step, pogo_step
+from orthoptim.stiefel.steps import FORMS, Step, can_compute_on_host, pogo_step
 from orthoptim.stiefel.sums import ColumnSums, flatten, largest, on_one_device
 from orthoptim.stiefel.unrolled import Table, Unrolled, unrolled
 
@@ -46,6 +47,7 @@ __all__ = [
     "Unrolled",
     "as_real",
     "block_size",
+    "can_compute_on_host",
     "can_look",
     "choose",
     "defect",
@@ -56,6 +58,7 @@ __all__ = [
     "inner",
     "is_deficient",
     "is_scaled",
+    "is_single",
     "land",
     "largest",
     "lerp",

@@ -38,7 +38,8 @@ def pogo_columns(
     e, *more = yield [symmetric(r), *([] if w is None else [w + w.mH, square_norm(g)])]
     size = trace(e)
     if clips:
-        square = direction_size(more[1] if more else sizes[0], factor)
+        square = more[1] if more else sizes[0]
+        square = direction_size(square, factor, square.dtype)
         size = size + rounding(square, x.dtype, normalized) if more else torch.maximum(size, 0.25 * square)
     length = clip(eta, size, x.shape[-2], policy)
     s = length.s[:, None, None]

@@ -93,9 +93,13 @@ def symmetric_levels(batch: int, p: int, n: int, device: str = "cpu") -> int:
 
 
 def block_size(p: int, n: int, itemsize: int, device: str = "cpu", cap_mb: float = BLOCK_CAP_MB) -> int:
-    """The number of matrices to work on at a time; ``cap_mb`` is for GPUs."""
+    """The number of matrices to work on at a time; on a CPU, no more than fit the cache.
+
+    Example:
+        >>> block_size(64, 64, 4), block_size(64, 64, 4, cap_mb=1), block_size(64, 64, 4, "cuda")
+        (120, 64, 32768)
+    """
+    most = max(1, int(cap_mb * 2**20) // (p * n * itemsize))
     if is_gpu(device):
-        return max(1, int(cap_mb * 2**20) // (p * n * itemsize))
-    if n <= TINY:
-        return TINY_BLOCK
-    return max(1, BLOCK_BYTES // (p * n * itemsize))
+        return most
+    return min(most, TINY_BLOCK if n <= TINY else max(1, BLOCK_BYTES // (p * n * itemsize)))

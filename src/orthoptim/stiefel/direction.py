@@ -12,13 +12,17 @@ class Direction:
 
     Args:
         matrices: G up to its factor.
-        scale: the factor.
+        scale: the factor; a Python number where the batch is one matrix on a CPU.
         known: whether that is the factor; else :meth:`set_scale` will say.
+
+    Attributes:
+        matrices: G up to its factor.
+        numbers: the factor as it was given.
     """
 
-    def __init__(self, matrices: Tensor, scale: Tensor | None = None, known: bool = True) -> None:
+    def __init__(self, matrices: Tensor, scale: Tensor | float | None = None, known: bool = True) -> None:
         self.matrices = matrices
-        self._scale = scale
+        self.numbers = scale
         self._known = known
 
     @property
@@ -26,11 +30,13 @@ class Direction:
         """The factor of each matrix; ``None``: one."""
         if not self._known:
             raise RuntimeError("the factor of a direction is known from the first sums over columns on, not before")
-        return self._scale
+        if isinstance(self.numbers, float):
+            self.numbers = self.matrices.real.new_full((1,), self.numbers)
+        return self.numbers
 
     def set_scale(self, scale: Tensor | None) -> None:
         """Make the factor known."""
-        self._scale, self._known = scale, True
+        self.numbers, self._known = scale, True
 
     def times(self, factor: Tensor) -> Tensor:
         """What to multiply ``matrices`` by to have factor·G: a number, or (B, 1, 1).

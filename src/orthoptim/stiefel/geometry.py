@@ -3,15 +3,41 @@
 Every function takes batches of matrices, real or complex, on or off the manifold.
 """
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from orthoptim.stiefel.cost_model import TINY, is_gpu
 
+Numbers = Any
+"""One number per matrix: a tensor (B,), or a float where the batch is a single matrix on a CPU, :func:`is_single`."""
+
 
 def can_look(a: Tensor) -> bool:
     """Whether to look at values waits for nobody: on a CPU, outside of a graph."""
     return not torch.compiler.is_compiling() and type(a) is Tensor and a.is_cpu
+
+
+def is_single(a: Tensor) -> bool:
+    """Whether a batch is one matrix on a CPU; its numbers are then Python's, whose arithmetic takes no microseconds."""
+    return a.shape[0] == 1 and can_look(a)
+
+
+def at_least(a: Numbers, bound: float) -> Numbers:
+    """The larger of both; NaN where the number is."""
+    return a.clamp_min(bound) if isinstance(a, Tensor) else max(a, bound)
+
+
+def at_most(a: Numbers, bound: float) -> Numbers:
+    """The smaller of both; NaN where the number is."""
+    return a.clamp_max(bound) if isinstance(a, Tensor) else min(a, bound)
+
+
+def inverse_root(a: Numbers) -> Numbers:
+    """1/√a of positive numbers."""
+    return a.rsqrt() if isinstance(a, Tensor) else 1 / math.sqrt(a)
 
 
 def sym(a: Tensor) -> Tensor:
@@ -63,6 +89,14 @@ def square_norm(a: Tensor) -> Tensor:
         return real.square().sum(dims)
     size: Tensor = torch.linalg.vector_norm(real, dim=dims)
     return size.square()
+
+
+def square_norms(a: Tensor) -> Numbers:
+    """‖A‖_F² of each matrix of a batch (B, p, n), as :data:`Numbers`."""
+    if not is_single(a):
+        return square_norm(a)
+    size: float = torch.linalg.vector_norm(as_real(a)).item()
+    return size * size
 
 
 def lerp(a: Tensor, b: Tensor, weight: float) -> Tensor:

@@ -53,16 +53,17 @@ u‖C‖, and exact, with the p×p products of Q, for the policies of higher ord
 landings map [−0.17, ¼ − 4u] to 1.5e-6 from 1.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import polynomial
-from orthoptim.stiefel.geometry import as_real, can_look, square_norm
+from orthoptim.stiefel.geometry import Numbers, as_real, at_least, can_look, inverse_root, square_norms
 
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""
@@ -152,17 +153,17 @@ class Length(NamedTuple):
         size: ‖R‖_F².
     """
 
-    s: Tensor
-    clipped: Tensor | None
-    size: Tensor
+    s: Numbers
+    clipped: Any
+    size: Numbers
 
 
-def leap_square(length: Length) -> Tensor | None:
+def leap_square(length: Length) -> Numbers | None:
     """(s‖R‖_F)²; ``None`` if the policy never clips. No property: torch 2.9 traces none of a named tuple."""
     return None if length.clipped is None else length.s * length.s * length.size
 
 
-def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
+def clip(eta: Numbers, size: Numbers, p: int, policy: Policy, dtype: torch.dtype = torch.float64) -> Length:
     """Shorten leaps as the policy says; the others are shortened, too, where they would leave any manifold.
 
     Args:
@@ -170,25 +171,29 @@ def clip(eta: Tensor, size: Tensor, p: int, policy: Policy) -> Length:
         size: ‖R‖_F², or a bound of it.
         p: the number of rows.
         policy: how to land.
+        dtype: that of the matrices, where numbers are Python's.
     """
+    dtype = size.dtype if isinstance(size, Tensor) else dtype
     if policy.clip is None:
-        return Length(_shortened(eta, size, most=LONGEST * p**0.5), None, size)
-    return Length(*_clipped(eta, size, most=policy.clip), size)
+        return Length(_shortened(eta, size, most=LONGEST * p**0.5, dtype=dtype), None, size)
+    return Length(*_clipped(eta, size, most=policy.clip, dtype=dtype), size)
 
 
 @pointwise
-def _shortened(eta: Tensor, size: Tensor, *, most: float) -> Tensor:
+def _shortened(eta: Numbers, size: Numbers, *, most: float, dtype: torch.dtype) -> Numbers:
     """The s nearest to η with s²·size ≤ most²."""
-    info = torch.finfo(size.dtype)
+    info = torch.finfo(dtype)
     # squares below may have been flushed to zero: then R is taken to be as large as it could be
-    cap = most * size.clamp_min(info.tiny / info.eps).rsqrt()
-    return torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
+    cap = most * inverse_root(at_least(size, info.tiny / info.eps))
+    if isinstance(cap, Tensor):
+        return torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
+    return eta if abs(eta) <= cap else math.copysign(cap, eta)
 
 
 @pointwise
-def _clipped(eta: Tensor, size: Tensor, *, most: float) -> tuple[Tensor, Tensor]:
+def _clipped(eta: Numbers, size: Numbers, *, most: float, dtype: torch.dtype) -> tuple[Numbers, Any]:
     """The same, and where it is not η."""
-    s = _shortened(eta, size, most=most)
+    s = _shortened(eta, size, most=most, dtype=dtype)
     return s, s != eta
 
 
@@ -220,7 +225,7 @@ def land(c: Tensor, policy: Policy, length: Length | None = None) -> Correction:
         policy: how to land.
         length: that of the leap.
     """
-    size = square_norm(c) if length is not None and length.clipped is not None else None
+    size = square_norms(c) if length is not None and length.clipped is not None else None
     if size is not None and are_near(size):
         return Correction(c, -0.5, None, None) if policy.half else Correction(policy.correction(c), 1, None, None)
     top = c.real.diagonal(dim1=-2, dim2=-1).amax(-1)
@@ -250,7 +255,7 @@ def _scaled_landing(top: Tensor, *sizes: Tensor, p: int, reach: float) -> tuple[
     return lands * square, lands * (square - 1), rho, rho - 1, flag
 
 
-def are_near(size: Tensor) -> bool:
+def are_near(size: Numbers) -> bool:
     """Whether it is known, by a look, that no matrix needs a rescue and all are finite.
 
     On a CPU, where to look at values waits for nobody, that spares ordinary steps all that a rescue computes.
@@ -258,6 +263,8 @@ def are_near(size: Tensor) -> bool:
     Args:
         size: ‖C‖_F² of each matrix; at most 0.36 it bounds the diagonal of C by 0.6.
     """
+    if not isinstance(size, Tensor):
+        return bool(size <= _FAR)
     return can_look(size) and size.numel() > 0 and size.max().item() <= _FAR
 
 

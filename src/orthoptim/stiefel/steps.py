@@ -31,15 +31,25 @@ float32, against 4e-7).
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from orthoptim.pointwise import pointwise
 from orthoptim.precision import exact_products
-from orthoptim.stiefel.cost_model import choose, symmetric_levels
-from orthoptim.stiefel.geometry import as_real, max_entry, square_norm, subtract_identity
+from orthoptim.stiefel.cost_model import SYMMETRIC_FROM, choose, symmetric_levels
+from orthoptim.stiefel.geometry import (
+    Numbers,
+    as_real,
+    at_least,
+    at_most,
+    is_single,
+    max_entry,
+    square_norm,
+    square_norms,
+    subtract_identity,
+)
 from orthoptim.stiefel.policies import REDUCED, Correction, Length, Policy, clip, land
 from orthoptim.stiefel.unrolled import unrolled
 
@@ -49,14 +59,15 @@ class Step(NamedTuple):
 
     Attributes:
         x: the new point.
-        clipped: which matrices had their leap clipped (``None``: the policy never clips).
+        clipped: which matrices had their leap clipped (``None``: the policy never clips); where numbers are Python's,
+            whether it was.
         rescued: which were rescued; ``None``: none.
         probe: a number per matrix that is finite only if the new point and G are; ``None``: there is none.
         finite: whether it is known that all of both is finite.
     """
 
     x: Tensor
-    clipped: Tensor | None
+    clipped: Any  # Tensor | bool | None
     rescued: Tensor | None
     probe: Tensor | None = None
     finite: bool = False
@@ -71,8 +82,8 @@ class Leap(NamedTuple):
 
     x: Tensor
     g: Tensor
-    eta: Tensor
-    scale: Tensor | float  # (B, 1, 1)
+    eta: Numbers
+    scale: Numbers  # (B, 1, 1)
     normalized: bool  # whether ‖scale·G‖_F is of order one
 
 
@@ -86,8 +97,9 @@ def pogo_step(
     policy: Policy,
     form: str | None = None,
     *,
-    scale: Tensor | None = None,
+    scale: Numbers | None = None,
     normalized: bool = False,
+    on_host: bool = False,
 ) -> Step:
     """One POGO step from X along the direction G.
 
@@ -99,6 +111,8 @@ def pogo_step(
         form: one of ``FORMS``; by default the one :func:`choose` picks.
         scale: a factor of G for each matrix, of the batch shape.
         normalized: whether the norm of G, with its factor, is of order one, as VAdam's is.
+        on_host: whether X is (1, p, n) on a CPU and numbers are Python's: the learning rate, the factor, and whether
+            the leap was clipped. The forms ``direct-n`` and ``direct-p`` alone.
 
     Example:
         >>> from orthoptim.stiefel.policies import policy
@@ -106,11 +120,13 @@ def pogo_step(
         tensor([[ 0.9987, -0.0499]])
     """
     batch, (p, n) = x.shape[:-2], x.shape[-2:]
+    if on_host:
+        return _step_on_host(x, g, float(lr), policy, form or choose(p, n), scale, normalized)
     eta = lr if isinstance(lr, Tensor) else torch.as_tensor(lr, dtype=x.real.dtype, device=x.device)
     if len(batch) != 1:
         eta = eta.expand(batch).reshape(-1)
         x, g = x.reshape(-1, p, n), g.reshape(-1, p, n)
-    factor: Tensor | float = 1.0 if scale is None else scale.reshape(-1, 1, 1)
+    factor: Numbers = 1.0 if scale is None else scale.reshape(-1, 1, 1)
     if policy.clip is not None and not normalized:
         factors = [] if scale is None else [scale.reshape(-1)]
         eta, inverse = _unit_direction(eta, max_entry(g), *factors)
@@ -120,6 +136,21 @@ def pogo_step(
         return step
     clipped, rescued = (None if flag is None else flag.reshape(batch) for flag in (step.clipped, step.rescued))
     return step._replace(x=step.x.reshape(*batch, p, n), clipped=clipped, rescued=rescued)
+
+
+def can_compute_on_host(x: Tensor, form: str) -> bool:
+    """Whether a step may be given ``on_host``."""
+    return form.startswith("direct") and is_single(x)
+
+
+def _step_on_host(
+    x: Tensor, g: Tensor, eta: float, policy: Policy, form: str, scale: float | None, normalized: bool
+) -> Step:
+    factor = 1.0 if scale is None else scale
+    if policy.clip is not None and not normalized:
+        entry = max(max_entry(g).item(), torch.finfo(x.dtype).tiny)
+        eta, factor = eta * factor * entry, 1 / entry
+    return FORMS[form](Leap(x, g, eta, factor, normalized), policy)
 
 
 def direct_n(leap: Leap, policy: Policy) -> Step:
@@ -137,12 +168,14 @@ def direct_p(leap: Leap, policy: Policy) -> Step:
     """R through the p×p matrices XXᴴ and XGᴴ."""
     x, g, eta, scale, normalized = leap
     half = 0.5 * scale
-    r = _times_(symmetric(x), half) @ g
+    r = torch.bmm(_times_(symmetric(x), half), g)
     r = torch.baddbmm(r, _times_(torch.bmm(x, g.mH), half), x, alpha=-1, out=_out(r))
     error = None
     if policy.clip is not None:
         unit = (53 * REDUCED) ** 2 if policy.mixed else None
-        error = _rounding_error(square_norm(g), *_tensors(_per_matrix(scale)), normalized=normalized, unit=unit)
+        on_host = isinstance(eta, float)
+        square, factors = (square_norms(g), [scale]) if on_host else (square_norm(g), _tensors(_per_matrix(scale)))
+        error = _rounding_error(square, *factors, normalized=normalized, unit=unit, dtype=x.real.dtype)
     return _leap_and_land(x, r, eta, policy, error)
 
 
@@ -192,7 +225,8 @@ FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gr
 def symmetric(x: Tensor) -> Tensor:
     """XXᴴ by blocks: the upper half is the adjoint of the lower, which saves up to 3/8 of the product."""
     p, n = x.shape[-2:]
-    return _symmetric(x, symmetric_levels(x.shape[:-2].numel(), p, n, x.device.type))
+    levels = symmetric_levels(x.shape[:-2].numel(), p, n, x.device.type) if p >= SYMMETRIC_FROM else 0
+    return _symmetric(x, levels)
 
 
 def _symmetric(x: Tensor, levels: int) -> Tensor:
@@ -205,11 +239,15 @@ def _symmetric(x: Tensor, levels: int) -> Tensor:
     return torch.cat([torch.cat([first, block.mH], -1), torch.cat([block, last], -1)], -2)
 
 
-def _leap_and_land(x: Tensor, r: Tensor, eta: Tensor, policy: Policy, error: Tensor | None = None) -> Step:
+def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Numbers | None = None) -> Step:
     """From X and R, and what to add to ‖R‖_F² for its rounding error."""
-    size = square_norm(r)
-    length = clip(eta, size if error is None else size + error, x.shape[-2], policy)
-    m = torch.addcmul(x, r, length.s.view(-1, 1, 1), value=-1, out=_out(r))
+    size = square_norms(r) if isinstance(eta, float) else square_norm(r)
+    length = clip(eta, size if error is None else size + error, x.shape[-2], policy, x.real.dtype)
+    s = length.s
+    if isinstance(s, Tensor):
+        m = torch.addcmul(x, r, s.view(-1, 1, 1), value=-1, out=_out(r))
+    else:
+        m = torch.add(x, r, alpha=-s, out=r)
     with exact_products(policy.mixed):
         landing = land(subtract_identity(symmetric(m)), policy, length)
     with exact_products(policy.mixed and not policy.half):
@@ -233,7 +271,7 @@ def _unit_direction(eta: Tensor, entry: Tensor, *scale: Tensor) -> tuple[Tensor,
 @pointwise
 def _gram_size(size: Tensor, square: Tensor, *scale: Tensor) -> Tensor:
     """‖R‖_F², or as much as keeps s‖G‖ ≤ 2τ, from ‖R‖_F² and ‖G‖_F²."""
-    return torch.maximum(size, 0.25 * direction_size(square, scale[0] if scale else 1.0))
+    return torch.maximum(size, 0.25 * direction_size(square, scale[0] if scale else 1.0, square.dtype))
 
 
 @pointwise
@@ -244,9 +282,11 @@ def _gram_factors(s: Tensor, *scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pointwise
-def _rounding_error(square: Tensor, *scale: Tensor, normalized: bool, unit: float | None) -> Tensor:
+def _rounding_error(
+    square: Numbers, *scale: Numbers, normalized: bool, unit: float | None, dtype: torch.dtype
+) -> Numbers:
     """What to add to ‖R‖_F² in the form ``direct-p``, from ‖G‖_F²."""
-    return rounding(direction_size(square, scale[0] if scale else 1.0), square.dtype, normalized, unit)
+    return rounding(direction_size(square, scale[0] if scale else 1.0, dtype), dtype, normalized, unit)
 
 
 def _out(a: Tensor) -> Tensor | None:
@@ -273,7 +313,7 @@ def _times_(a: Tensor, factor: Tensor | float) -> Tensor:
     return a
 
 
-def rounding(square: Tensor, dtype: torch.dtype, normalized: bool, unit: float | None = None) -> Tensor:
+def rounding(square: Numbers, dtype: torch.dtype, normalized: bool, unit: float | None = None) -> Numbers:
     """u‖G‖_F², see the module. A G of zeros that was divided by its largest entry has an infinite factor.
 
     Args:
@@ -283,15 +323,15 @@ def rounding(square: Tensor, dtype: torch.dtype, normalized: bool, unit: float |
         unit: what to take for u, where products are reduced.
     """
     if unit is not None:
-        return (square * unit).clamp_max(torch.finfo(dtype).max ** 0.5)
+        return at_most(square * unit, torch.finfo(dtype).max ** 0.5)
     error = square * (torch.finfo(dtype).eps / 2)
-    return error if normalized else error.clamp_max(1)
+    return error if normalized else at_most(error, 1)
 
 
-def direction_size(square: Tensor, scale: Tensor | float) -> Tensor:
+def direction_size(square: Numbers, scale: Numbers, dtype: torch.dtype) -> Numbers:
     """‖G‖_F² with its factor; squares that were flushed to zero are taken to be as large as they could be."""
-    info = torch.finfo(square.dtype)
-    return square.clamp_min(info.tiny / info.eps) * scale * scale
+    info = torch.finfo(dtype)
+    return at_least(square, info.tiny / info.eps) * scale * scale
 
 
 def trace(a: Tensor) -> Tensor:
