@@ -213,7 +213,8 @@ class View:
             [tensor([[1., 0.],
                     [0., 1.]])]
         """
-        if scale == self.scale and not isinstance(scale, bool):
+        scale_factor(scale, 1, 1)  # raises
+        if scale == self.scale:
             return self
         view = replace(self)
         object.__setattr__(view, "scale", scale)
@@ -350,8 +351,9 @@ class View:
 
     def of_blocks(self, count: int) -> "View":
         """The view of a tensor that holds ``count`` of the blocks, all of which have one size."""
-        blocks = {"groups" if self.name == "filters" else "heads": count}
-        return replace(self, split=None, **blocks).scaled(self.scale)
+        if self.name == "filters":
+            return replace(self, split=None, groups=count).scaled(self.scale)
+        return replace(self, split=None, heads=count).scaled(self.scale)
 
 
 ViewLike = View | ViewName
