@@ -82,7 +82,7 @@ def rounding(dtype: torch.dtype, p: int) -> float:
 def project_(tensor: TensorT, *, view: ViewLike = "matrix", side: Side = "auto", scale: Scale = 1.0) -> TensorT:
     """Replace every matrix by the nearest orthonormal one, times ``scale``, in place.
 
-    Warns where a matrix does not have full rank: its nearest orthonormal matrix is then an arbitrary one of many.
+    Warns if a matrix does not have full rank: its nearest orthonormal matrix is then not unique.
 
     Example:
         >>> project_(torch.tensor([[3.0, 4.0]]))
@@ -157,7 +157,7 @@ def orthogonalize_(
     det: int | None = None,
     generator: torch.Generator | None = None,
 ) -> TensorOrModule:
-    """Make matrices orthonormal, in place: those of a tensor, or of the parameters of a module that patterns name.
+    """Make the matrices of a tensor, or of the parameters of a module that match patterns, orthonormal in place.
 
     Args:
         target: a tensor or a module.
@@ -166,13 +166,13 @@ def orthogonalize_(
         side: the side that becomes orthonormal.
         scale: σ, for XXᴴ = σ²I: a number, or ``"rms"`` for √(rows/columns), as in the optimizers.
         init: ``"project"``, the nearest orthonormal matrix, or ``"random"``, a uniformly random one. Prefer random
-            where matrices may not have full rank (Dirac-initialised kernels, a LoRA factor of zeros): their nearest
-            point is arbitrary, and projecting them warns.
+            if matrices may not have full rank (Dirac-initialised kernels, a LoRA factor of zeros): their nearest
+            orthonormal matrix is not unique, and projecting them warns.
             ``"hadamard"`` and ``"random-hadamard"`` write the first p rows of a Hadamard matrix of order n, with
             entries ±1/√n, and of one whose columns have random signs.
         det: ``+1`` or ``-1``: the determinant of square real matrices, by the sign of their first row. The optimizers
             keep it, as their steps are continuous.
-        generator: for random ones.
+        generator: random generator for random matrices.
 
     Example:
         >>> layer = orthogonalize_(nn.Linear(3, 3), {"weight": "matrix"})

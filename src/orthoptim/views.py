@@ -105,8 +105,8 @@ class Part(NamedTuple):
 class View:
     """How a parameter is seen as matrices. Views compare and hash by value.
 
-    A parameter may hold several matrices side by side along a dim: parts of sizes of their own (``split``), and equal
-    blocks of each part (``heads``, ``groups``). Each is then orthonormal by itself, as if it were a parameter.
+    A parameter may hold several matrices side by side along a dim: parts of different sizes (``split``), and equal
+    blocks within each part (``heads``, ``groups``). Each of them is orthonormal, as if it were a separate parameter.
 
     Args:
         name: ``"matrix"``, the last two dims; ``"filters"``, the first dim against the rest, the filters of a
@@ -351,9 +351,9 @@ class View:
 
     def of_blocks(self, count: int) -> "View":
         """The view of a tensor that holds ``count`` of the blocks, all of which have one size."""
-        if self.name == "filters":
-            return replace(self, split=None, groups=count).scaled(self.scale)
-        return replace(self, split=None, heads=count).scaled(self.scale)
+        filters = self.name == "filters"
+        view = replace(self, split=None, groups=count) if filters else replace(self, split=None, heads=count)
+        return view.scaled(self.scale)
 
 
 ViewLike = View | ViewName

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import orthoptim as oo
-from tests.distributed.cases import TWO, Setting, place, start
+from tests.distributed.cases import TWO, Case, Setting, place, start
 from tests.distributed.comparison import TOLERANCE, differences, lengths
 
 METHODS = {
@@ -42,6 +42,12 @@ def test_steps_equal_those_of_one_process(two, settings, dtype, steps):
         assert "whole" in strategies
         if settings[0].method != "RSDM":
             assert {"two-phase", "exchange"} <= strategies
+
+
+def test_buffers_of_a_method_reach_all_replicas(four):
+    cases = [Case((9, 7), (2, 2), "r 0"), Case((3, 40), (2, 2), "r 1")]
+    for found, _ in four.run(differences, METHODS["slpg"], cases, torch.float64, 5):
+        assert not [(name, error) for name, error in found if not error <= TOLERANCE[torch.float64]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)

@@ -30,6 +30,8 @@ BASES = {
     "adam": oo.Adam(),
     "muon": oo.Muon(),
     "bb": oo.BB(),
+    "cg": oo.CG(),
+    "lbfgs": oo.LBFGS(history_size=2),
 }
 VARIANTS = {
     **{f"pogo-{landing}": (oo.POGO, {"landing": landing}) for landing in LANDINGS},

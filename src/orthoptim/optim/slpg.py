@@ -8,7 +8,8 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
-from orthoptim.base.bb import quotients, step_length
+from orthoptim.base.bb import quotients
+from orthoptim.base.secant import step_length
 from orthoptim.engine.rule import Update
 from orthoptim.functional import project_
 from orthoptim.optim.common_options import CommonOptions
