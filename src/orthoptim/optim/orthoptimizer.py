@@ -260,6 +260,8 @@ class Orthoptimizer(UpdateContract, Optimizer):
             if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
                 grads.append(grad)
+        if constrained and not params:
+            return
         of_params = [self.state[param] for param in params]
         rule = UpdateRule(type(self), self._index(group), group) if constrained else None
         buffer = ordinary.BUFFERS[group["algorithm"]] if rule is None else rule.entries_name
