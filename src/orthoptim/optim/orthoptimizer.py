@@ -165,8 +165,15 @@ class Orthoptimizer(UpdateContract, Optimizer):
         """Refuse options of a constrained group that make no sense; a view is written as its name, if it has one."""
         view = View.of(group["view"])
         group["view"] = view if view.is_divided else view.name
-        Base.named(group["base"])(**self.hyperparameters(group))
         checks.check_group(group, label)
+        checks.check_memory(self.param_groups, group)
+        self._check_values(group)
+
+    def _check_values(self, group: Mapping[str, Any]) -> None:
+        """Refuse values of options that make no sense, whoever has set them."""
+        View.of(group["view"])
+        Base.named(group["base"])(**self.hyperparameters(group))
+        checks.check_switches(group)
         self.check_options(group)
 
     @staticmethod
@@ -198,6 +205,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
         return loss
 
     def _step_groups(self) -> None:
+        checks.check_rates(self.param_groups)
         rules = self._current_rules()
         alone = self.replica_group is None
         planned = {index: self._local.grads(rule, self.state) if alone else None for index, rule in rules.items()}
@@ -252,6 +260,8 @@ class Orthoptimizer(UpdateContract, Optimizer):
             if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
                 grads.append(grad)
+        if constrained and not params:
+            return
         of_params = [self.state[param] for param in params]
         rule = UpdateRule(type(self), self._index(group), group) if constrained else None
         buffer = ordinary.BUFFERS[group["algorithm"]] if rule is None else rule.entries_name
@@ -280,13 +290,17 @@ class Orthoptimizer(UpdateContract, Optimizer):
         """How the constrained groups are updated, with the options as they are now."""
         last = self._rules
         self._rules = {
-            index: last[index]
-            if index in last and last[index].is_current(group)
-            else UpdateRule(type(self), index, group)
+            index: last[index] if index in last and last[index].is_current(group) else self._checked_rule(index, group)
             for index, group in enumerate(self.param_groups)
             if group["algorithm"] == self.algorithm
         }
         return self._rules
+
+    def _checked_rule(self, index: int, group: dict[str, Any]) -> UpdateRule:
+        """The rule of a group that somebody may have changed."""
+        if not torch.compiler.is_compiling():
+            self._check_values(group)
+        return UpdateRule(type(self), index, group)
 
     def _forget_plans(self) -> None:
         """Drop what is kept from step to step."""
