@@ -69,7 +69,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """The time of a step against the units of the state, at the shortest delay, in units of POGO's on the same field."""
+    """The time of a step against the units, at the shortest delay, as a ratio to POGO on the same field."""
     from matplotlib.figure import Figure  # half a second of imports
 
     delay = min(row["delay"] for row in found["rows"])
