@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from orthoptim import stiefel
+from orthoptim.base import Base
 from orthoptim.distributed import matrices as sharded
 from orthoptim.distributed.layout import check_backend, cutting_dims
 from orthoptim.engine.naming import named, parameter_name
@@ -73,8 +74,19 @@ def check_naming(params: Any, group: Mapping[str, Any], others: Sequence[Mapping
         )
 
 
-def check_group(group: Mapping[str, Any], label: str) -> None:
-    """Everything that can be said about a constrained group without looking at values."""
+def check_group(method: Any, group: dict[str, Any], label: str) -> None:
+    """Everything that can be said about a constrained group without looking at values.
+
+    A view that has a name is written as its name.
+
+    Args:
+        method: the class of the optimizer.
+        group: the param group.
+        label: its name in messages.
+    """
+    view = View.of(group["view"])
+    group["view"] = view if view.is_divided else view.name
+    Base.named(group["base"])(**method.hyperparameters(group))
     check_lr(group["lr"])
     check_bool("maximize", group["maximize"])
     check_bool("compile", group["compile"])
@@ -88,11 +100,11 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
         try:
             _refuse_flattened(param)
             if is_dtensor(param):
-                check_backend(param, View.of(group["view"]))
+                check_backend(param, view)
             if param.layout is not torch.strided:
                 raise ValueError(f"has layout {param.layout}: only dense parameters can be orthogonal")
             check_dtype(param.dtype)
-            View.of(group["view"]).parts(param.shape, group["side"])
+            view.parts(param.shape, group["side"])
             if param.numel() == 0 and is_dtensor(param):
                 raise ValueError("has no matrices: leave it out, as nothing is there to be sharded")
             if param.is_neg():
@@ -101,6 +113,7 @@ def check_group(group: Mapping[str, Any], label: str) -> None:
                 raise ValueError("is expanded, so that several entries share one place in memory: clone() it first")
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
+    method.check_options(group)
 
 
 def _refuse_flattened(param: Tensor) -> None:

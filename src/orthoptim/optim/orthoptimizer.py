@@ -24,7 +24,7 @@ from orthoptim.optim import checks, options, ordinary
 from orthoptim.optim.common_options import DEFAULTS
 from orthoptim.optim.contract import UpdateContract
 from orthoptim.optim.drift import drift_of
-from orthoptim.optim.resume import Loaded, read
+from orthoptim.optim.resume import read
 from orthoptim.precision import full_precision
 from orthoptim.tensors import has_values, is_dtensor
 from orthoptim.views import View
@@ -106,17 +106,14 @@ class Orthoptimizer(UpdateContract, Optimizer):
         if "params" in group:
             group["params"] = checks.check_params(group["params"], label)
             offered.extend(find_dtensors(group))
+            checks.check_naming(group["params"], group, self.param_groups, label)
         if algorithm not in (self.algorithm, *ordinary.DEFAULTS):
             known = ", ".join([self.algorithm, *ordinary.DEFAULTS])
             raise ValueError(f"Invalid algorithm of {label}: {algorithm!r}; choose one of {known}")
-        if "params" in group:
-            checks.check_naming(group["params"], group, self.param_groups, label)
         if algorithm == self.algorithm:
             defaults = options.defaults_of(group, self.defaults, self.option_names, self._known_names(), label)
         else:
-            defaults = ordinary.defaults(algorithm, self.defaults["capturable"])
-            known_names = self._known_names().union(*ordinary.DEFAULTS.values())
-            options.check_ordinary_names(set(group), algorithm, set(defaults), known_names, label)
+            defaults = ordinary.defaults_of(group, self.defaults["capturable"], self._known_names(), label)
         group = {**defaults, **group}
         # torch fills every group with the defaults of the constrained ones
         foreign = self.defaults.keys() - group.keys()
@@ -125,7 +122,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
             for key in foreign:
                 del group[key]
             if algorithm == self.algorithm:
-                self._check_group(group, label)
+                checks.check_group(type(self), group, label)
             else:
                 ordinary.check(group)
         except Exception:
@@ -151,14 +148,6 @@ class Orthoptimizer(UpdateContract, Optimizer):
         except Exception:
             del getattr(self, "param_groups", [])[first:]  # torch may have refused to make any
             raise
-
-    def _check_group(self, group: dict[str, Any], label: str) -> None:
-        """Refuse options of a constrained group that make no sense; a view is written as its name, if it has one."""
-        view = View.of(group["view"])
-        group["view"] = view if view.is_divided else view.name
-        Base.named(group["base"])(**self.hyperparameters(group))
-        checks.check_group(group, label)
-        self.check_options(group)
 
     @staticmethod
     def _known_names() -> set[str]:
@@ -211,11 +200,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
                 )
 
     def _step_sharded(self, rules: Mapping[int, UpdateRule], lists: Mapping[int, Lists]) -> Mapping[int, View]:
-        """Step the matrices that are cut; add those of DTensors that are whole on this rank to the lists.
-
-        Returns:
-            For the local part of a DTensor, by ``id``, the view of that part.
-        """
+        """Step the matrices that are cut; add DTensors whose matrices are whole here to the lists, and return their views."""
         dtensors = self._dtensors()
         if not dtensors:
             return {}
@@ -243,9 +228,10 @@ class Orthoptimizer(UpdateContract, Optimizer):
                 params.append(param)
                 grads.append(grad)
         of_params = [self.state[param] for param in params]
-        rule = UpdateRule(type(self), self._index(group), group) if constrained else None
+        index = next(i for i, other in enumerate(self.param_groups) if other is group)
+        rule = UpdateRule(type(self), index, group) if constrained else None
         buffer = ordinary.BUFFERS[group["algorithm"]] if rule is None else rule.entries_name
-        checks.check_precision(group, params, of_params, buffer, self._index(group))
+        checks.check_precision(group, params, of_params, buffer, index)
         if rule is None:
             for param, state in zip(params, of_params, strict=True):
                 states.extend(ordinary.init_state(param, group, state))
@@ -282,27 +268,16 @@ class Orthoptimizer(UpdateContract, Optimizer):
         """Drop what is kept from step to step."""
         self._rules = {}
         self._local = LocalStep()
-        self._sharded: ShardedStep | None = None
+        self._sharded = ShardedStep()
 
     def _dtensors(self) -> list[Tensor]:
         """The constrained parameters that are DTensors."""
-        return [
-            param
-            for group in self.param_groups
-            if group["algorithm"] == self.algorithm
-            if not are_plain(group["params"])
-            for param in group["params"]
-            if is_dtensor(param)
-        ]
+        mixed = [rule.group["params"] for rule in self._rules.values() if not are_plain(rule.group["params"])]
+        return [param for params in mixed for param in params if is_dtensor(param)]
 
     def _sharded_step(self) -> ShardedStep:
-        if self._sharded is None:
-            self._sharded = ShardedStep()
         self._sharded.round_bytes = self.round_bytes
         return self._sharded
-
-    def _index(self, group: Mapping[str, Any]) -> int:
-        return next(i for i, other in enumerate(self.param_groups) if other is group)
 
     # Copies and checkpoints
 
@@ -344,21 +319,19 @@ class Orthoptimizer(UpdateContract, Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = before(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
-        self._restore(read(self, state_dict))
+        loaded = read(self, state_dict)
+        for param, (former, version) in self._repaired.items():
+            if param._version == version and loaded.state.get(param):
+                with torch.no_grad():
+                    param.copy_(former)
+        self._repaired.clear()
+        self.__setstate__({"state": loaded.state, "param_groups": loaded.groups})
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
     def check_state_dict(self, state_dict: StateDict) -> None:
         """Raise what :meth:`load_state_dict` would raise, and change nothing."""
         read(self, state_dict)
-
-    @torch.no_grad()
-    def _restore(self, loaded: Loaded) -> None:
-        for param, (former, version) in self._repaired.items():
-            if param._version == version and loaded.state.get(param):
-                param.copy_(former)
-        self._repaired.clear()
-        self.__setstate__({"state": loaded.state, "param_groups": loaded.groups})
 
     # For those who watch a run
 
