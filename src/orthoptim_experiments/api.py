@@ -9,7 +9,7 @@ from typing import Any
 
 from orthoptim_experiments.harness import methods as known_methods
 from orthoptim_experiments.harness import runner
-from orthoptim_experiments.harness.experiment import Experiment, Outcome, configuration
+from orthoptim_experiments.harness.experiment import Experiment, configuration
 from orthoptim_experiments.harness.methods import Method
 from orthoptim_experiments.harness.records import Run
 from orthoptim_experiments.problems import EXPERIMENTS, plugins
@@ -75,17 +75,4 @@ def run(
         job = runner.Job(experiment, config, names, list(numbers), Path(folder), timeout)
         for each in names:
             known_methods.check(each, job.options(each))
-        return runner.run(job, watcher or _Silent())
-
-
-class _Silent:
-    """A watcher that shows nothing."""
-
-    def begin(self, method: str, seed: int, step: int, budget: int) -> None:
-        pass
-
-    def progress(self, step: int, values: Mapping[str, float]) -> None:
-        pass
-
-    def end(self, method: str, seed: int, outcome: Outcome, step: int, seconds: float, known: bool) -> None:
-        pass
+        return runner.run(job, watcher)

@@ -11,8 +11,9 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from torch import Tensor
 import orthoptim as oo
 from tests.fuzz.promises import SAFE, STRICT, distances, rounding, wide
 from tests.fuzz.record import write_record
+from tests.reduced_products import Reduced
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 BOUNDS = {"safe": SAFE, "strict": STRICT}
@@ -27,12 +29,31 @@ STEPS = 12
 MATRICES = 256  # that are stepped at once
 GENERATIONS = 8  # until the search starts anew
 
-# Shapes and bases with which each form may serve; the first that does is taken.
-FORMS: dict[str, tuple[tuple[int, int, oo.Base], ...]] = {
-    "tiny": ((3, 4, oo.SGD()), (3, 3, oo.SGD())),
-    "direct-n": ((6, 7, oo.SGD()), (6, 6, oo.SGD())),
-    "direct-p": ((4, 12, oo.SGD()), (3, 24, oo.SGD())),
-    "gram": ((3, 48, oo.VAdam()), (2, 100, oo.VAdam())),
+
+class Target(NamedTuple):
+    """What is attacked: a method with options; ``reduced`` emulates products of bfloat16."""
+
+    form: str
+    shapes: tuple[tuple[int, int], ...]  # the first that is served by the form is taken
+    method: type[oo.Orthoptimizer]
+    options: dict[str, Any]
+    reduced: bool = False
+
+    def build(self, param: torch.nn.Parameter, lr: float, policy: str) -> oo.Orthoptimizer:
+        """The optimizer."""
+        return self.method([param], lr=lr, landing=policy, **self.options)
+
+
+_MIXED = {"base": oo.SGD(), "matmul_precision": "mixed"}
+TARGETS: dict[str, Target] = {
+    "tiny": Target("tiny", ((3, 4), (3, 3)), oo.POGO, {"base": oo.SGD()}),
+    "direct-n": Target("direct-n", ((6, 7), (6, 6)), oo.POGO, {"base": oo.SGD()}),
+    "direct-p": Target("direct-p", ((4, 12), (3, 24)), oo.POGO, {"base": oo.SGD()}),
+    "gram": Target("gram", ((3, 48), (2, 100)), oo.POGO, {"base": oo.VAdam()}),
+    "direct-n, mixed": Target("direct-n", ((6, 7), (6, 6)), oo.POGO, _MIXED, reduced=True),
+    "direct-p, mixed": Target("direct-p", ((4, 12), (3, 24)), oo.POGO, _MIXED, reduced=True),
+    "StiefelMuon, square": Target("skew", ((5, 5),), oo.StiefelMuon, {}),
+    "StiefelMuon, wide": Target("gram", ((3, 7),), oo.StiefelMuon, {}),
 }
 
 KINDS = 7
@@ -57,7 +78,7 @@ class Genes(NamedTuple):
 class Found(NamedTuple):
     """The worst that a search found."""
 
-    form: str
+    target: str
     dtype: torch.dtype
     policy: str
     trials: int
@@ -71,10 +92,11 @@ class Found(NamedTuple):
         return self.worst <= self.bound + self.rounding
 
 
-def search(form: str, dtype: torch.dtype, policy: str, trials: int, seed: int) -> Found:
+def search(name: str, dtype: torch.dtype, policy: str, trials: int, seed: int) -> Found:
     """The largest ‖XXᴴ − I‖₂ that the sequences of so many trials caused."""
     generator = torch.Generator().manual_seed(seed)
-    p, n, base = _serving(form, dtype, policy)
+    target = TARGETS[name]
+    p, n = _served(target, dtype, policy)
     best = 0.0
     generations = math.ceil(trials / MATRICES)
     for generation in range(generations):
@@ -84,7 +106,7 @@ def search(form: str, dtype: torch.dtype, policy: str, trials: int, seed: int) -
             varied, new_rates = genes, rates
         else:
             varied, new_rates = _bred(genes, scores, dtype, generator), _varied_rates(rates, generator)
-        new_scores = _play(varied, new_rates, (p, n), dtype, policy, base, generator)
+        new_scores = _play(varied, new_rates, (p, n), dtype, policy, target, generator)
         best = max(best, float(new_scores.max()))
         if new_scores.max() >= scores.max():
             rates = new_rates
@@ -92,15 +114,29 @@ def search(form: str, dtype: torch.dtype, policy: str, trials: int, seed: int) -
         merged = torch.cat([scores, new_scores])
         order = merged.argsort(descending=True, stable=True)[:MATRICES]
         genes, scores = everything.pick(order), merged[order]
-    return Found(form, dtype, policy, generations * MATRICES, best, BOUNDS[policy], rounding(dtype, p, n))
+    return Found(name, dtype, policy, generations * MATRICES, best, BOUNDS[policy], rounding(dtype, p, n))
 
 
-def _serving(form: str, dtype: torch.dtype, policy: str) -> tuple[int, int, oo.Base]:
-    for p, n, base in FORMS[form]:
-        opt = oo.POGO([_points(1, p, n, dtype, torch.Generator().manual_seed(0))], 0.1, base, landing=policy)
-        if opt.plan()[0].form == form:
-            return p, n, base
-    raise LookupError(f"no shape in FORMS is served by the form {form!r}")
+def _served(target: Target, dtype: torch.dtype, policy: str) -> tuple[int, int]:
+    for p, n in target.shapes:
+        opt = target.build(_points(1, p, n, dtype, torch.Generator().manual_seed(0)), 0.1, policy)
+        if opt.plan()[0].form == target.form:
+            return p, n
+    raise LookupError(f"no shape of {target.method.__name__} is served by the form {target.form!r}")
+
+
+@contextmanager
+def _products(reduced: bool) -> Iterator[None]:
+    if not reduced:
+        yield
+        return
+    former = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with Reduced("bfloat16"):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(former)
 
 
 def _points(count: int, p: int, n: int, dtype: torch.dtype, generator: torch.Generator) -> torch.nn.Parameter:
@@ -114,19 +150,20 @@ def _play(
     shape: tuple[int, int],
     dtype: torch.dtype,
     policy: str,
-    base: oo.Base,
+    target: Target,
     generator: torch.Generator,
 ) -> Tensor:
     """The largest distance of each member over its sequence."""
     x = _points(MATRICES, *shape, dtype, generator)
     with torch.no_grad():
         x[genes.start[:, 0] == 0] = torch.eye(*shape, dtype=dtype)
-    opt = oo.POGO([x], rates[0], base, landing=policy)
+    opt = target.build(x, rates[0], policy)
     worst = torch.zeros(MATRICES, dtype=torch.float64)
     for t, lr in enumerate(rates):
         opt.param_groups[0]["lr"] = lr
         x.grad = _gradients(wide(x), genes, t).to(dtype)
-        opt.step()
+        with _products(target.reduced):
+            opt.step()
         worst = torch.maximum(worst, distances(x.detach()))
     return worst
 
@@ -232,25 +269,30 @@ def _varied_rates(rates: list[float], generator: torch.Generator) -> list[float]
     return [new if changed else old for new, old, changed in zip(fresh, rates, change.tolist(), strict=True)]
 
 
+def dtypes_of(name: str) -> list[torch.dtype]:
+    """The dtypes with which a target is attacked: only single precision has reduced products."""
+    return [dtype for dtype in DTYPES if torch.finfo(dtype).bits == 32 or not TARGETS[name].reduced]
+
+
 def searches(trials: int, seed: int) -> Iterator[Found]:
-    """All forms, dtypes and policies, with an equal share of the trials."""
-    combinations = [(f, d, p) for f in FORMS for d in DTYPES for p in BOUNDS]
+    """All targets, dtypes and policies, with an equal share of the trials."""
+    combinations = [(name, dtype, policy) for name in TARGETS for dtype in dtypes_of(name) for policy in BOUNDS]
     share = math.ceil(trials / len(combinations))
-    for number, (form, dtype, policy) in enumerate(combinations):
-        yield search(form, dtype, policy, share, seed * len(combinations) + number)
+    for number, (name, dtype, policy) in enumerate(combinations):
+        yield search(name, dtype, policy, share, seed * len(combinations) + number)
 
 
 def table(found: list[Found]) -> str:
     """A Markdown table."""
     lines = [
-        "| form | dtype | policy | trials | worst ‖XXᴴ−I‖₂ found | proven bound | |",
+        "| target | dtype | policy | trials | worst ‖XXᴴ−I‖₂ found | proven bound | |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in found:
         dtype = str(each.dtype).removeprefix("torch.")
         verdict = "" if each.holds else "broken"
         lines.append(
-            f"| {each.form} | {dtype} | {each.policy} | {each.trials} | {each.worst:.9g} | "
+            f"| {each.target} | {dtype} | {each.policy} | {each.trials} | {each.worst:.9g} | "
             f"{each.bound:.8g} + {each.rounding:.1g} | {verdict} |"
         )
     return "\n".join(lines)
@@ -268,7 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
     found = []
     for each in searches(options.trials, options.seed):
         found.append(each)
-        print(f"{each.form} {each.dtype} {each.policy}: {each.worst:.6g}", file=sys.stderr, flush=True)
+        print(f"{each.target} {each.dtype} {each.policy}: {each.worst:.6g}", file=sys.stderr, flush=True)
     seconds = round(time.monotonic() - began, 1)
     broken = sum(not each.holds for each in found)
     print(table(found))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orthoptim as oo
+from orthoptim.base.bb import step_length
 from tests.conformance.methods import point
 from tests.optim import oracles
 from tests.problems import iterations, pca, procrustes
@@ -137,6 +138,36 @@ def test_a_matrix_without_a_direction_so_far_moves_when_there_is_one():
         opt.step()
     assert float((param.detach() - torch.eye(3)).abs().max()) > 0.01
     assert oo.distance(param) < 1e-5
+
+
+def test_the_first_leap_after_a_stationary_point_is_a_tenth_of_a_radian_for_each_row():
+    """No length is kept from there: the last one would be that of a direction of zeros."""
+    param = torch.nn.Parameter(torch.eye(3))
+    opt = oo.POGO([param], base=oo.BB())
+    param.grad = torch.eye(3)
+    opt.step()
+    assert opt.state[param]["step_length"] == 0
+    param.grad = torch.tensor([[0.0, 1, 0], [0, 0, 1], [0, 0, 0]])
+    opt.step()
+    relative = oracles.relative_gradient(torch.eye(3), param.grad)
+    leap = opt.state[param]["step_length"] * torch.linalg.matrix_norm(relative)
+    torch.testing.assert_close(leap, torch.tensor(0.1 * 3**0.5))
+
+
+def test_a_step_length_is_a_quotient_that_is_finite_and_positive_or_the_last():
+    quotient = torch.tensor([2.0, 0.0, float("inf"), float("nan")])
+    found = step_length(quotient, torch.ones(4, 2, 3), torch.full((4,), 3.0), torch.full((4,), 5.0))
+    assert found.tolist() == [2.0, 3.0, 3.0, 3.0]
+
+
+def test_a_step_length_times_the_gradient_stays_in_range():
+    """A gradient that is almost normal: its relative gradient alone would allow a length of 1e37."""
+    x, grad = torch.eye(3)[None], 1e10 * torch.eye(3)[None]
+    grad[0, 0, 1] = 1e-29
+    state = {"last_point": x, "last_relative_gradient": torch.zeros_like(x), "step_length": torch.zeros(1)}
+    direction, new_state = oo.BB.direction(x, grad, state, torch.ones(1))
+    torch.testing.assert_close(new_state["step_length"], torch.tensor([torch.finfo(torch.float32).max ** 0.5 / 1e10]))
+    assert torch.isfinite(direction.whole()).all()
 
 
 def test_an_almost_normal_gradient_leaps_as_far_as_its_relative_gradient_says():

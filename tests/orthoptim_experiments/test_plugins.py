@@ -2,6 +2,7 @@
 
 import csv
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,12 +87,6 @@ def test_records_from_python_as_csv_and_latex(tmp_path):
     assert table.count(r"\\") == 3
     assert "diverged at step" in table
     assert "POGO & $" in table
-    pandas = pytest.importorskip("pandas") if _has("pandas") else None
-    if pandas is None:
-        with pytest.raises(ModuleNotFoundError, match="pip install pandas"):
-            records.to_dataframe()
-    else:
-        assert len(records.to_dataframe()) == len(rows)
     with pytest.raises(ValueError, match="unknown method 'Pogo' in pca"):
         run("pca", ["Pogo"], out=None)
 
@@ -104,7 +99,15 @@ def test_latex_has_mean_and_half_interval(tmp_path):
     assert export._cell(Estimate(1e-6, 1e-7, 1e-5, 3), log=True).startswith(r"$1 \cdot 10^{-6}$ [")
 
 
-def _has(name):
-    import importlib.util
-
-    return importlib.util.find_spec(name) is not None
+def test_records_as_a_data_frame(monkeypatch):
+    records = run("pca", ["POGO", "RGD"], seeds=2, scale="tiny", out=None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install pandas"):
+        records.to_dataframe()
+    monkeypatch.undo()
+    pytest.importorskip("pandas")
+    frame = records.to_dataframe()
+    assert len(frame) == sum(map(len, records.trials))
+    last = frame.groupby(["method", "seed"])["projected_gap"].last()
+    assert last["RGD", 1] == records.trial("RGD", 1).records["projected_gap"][-1]
+    assert frame["status"].eq("converged").all()

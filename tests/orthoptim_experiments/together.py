@@ -18,7 +18,7 @@ from orthoptim_experiments.harness import ranks
 TIMEOUT = 300.0  # processes may be paused for a while
 
 _context = multiprocessing.get_context("forkserver")  # what is imported once need not be imported by every rank
-_context.set_forkserver_preload(["orthoptim_experiments.cli.run", "pytest"])
+_context.set_forkserver_preload(["orthoptim_experiments.cli.job", "pytest"])
 
 
 def together(world_size, function, *arguments, **options):

@@ -40,3 +40,16 @@ def test_a_block_fills_the_cache_and_holds_at_least_one_matrix():
     assert cost_model.block_size(5, 5, 4) == 15 * 2**17 // 100
     assert cost_model.block_size(4, 8, 8) == 15 * 2**17 // 256
     assert cost_model.block_size(2000, 3000, 8) == 1
+
+
+def test_a_block_of_a_gpu_holds_what_its_cap_says():
+    assert cost_model.block_size(100, 50, 4, "cuda", cap_mb=3.0) == 3 * 2**20 // (100 * 50 * 4)
+    assert cost_model.block_size(100, 50, 4, "cuda", cap_mb=0.5) == 2**19 // (100 * 50 * 4)
+    assert cost_model.block_size(3, 3, 4, "cuda", cap_mb=1e-6) == 1
+
+
+def test_a_gpu_cuts_symmetric_products_where_tiles_of_256_fill_it():
+    tiles = cost_model.SYMMETRIC_TILES
+    assert cost_model.symmetric_levels(tiles, 256, 256, "cuda") == 1
+    assert cost_model.symmetric_levels(tiles - 1, 256, 256, "cuda") == 0
+    assert cost_model.symmetric_levels(100 * tiles, 255, 255, "cuda") == 0

@@ -59,7 +59,7 @@ class BB(Base):
         eta = step_length(torch.where(t % 2 == 0, long, short), r, state["step_length"], t)
         # an almost normal gradient is far larger than R: ηG must not overflow where ηR is of order one
         info = torch.finfo(eta.dtype)
-        eta = torch.minimum(eta, info.max**0.5 / max_entry(grad).clamp_min(info.tiny))
+        eta = torch.minimum(eta, info.max**0.5 / max_entry(grad))
         # far from the manifold R may overflow where G does not: no direction, so that R does not enter the state
         eta = torch.where(torch.isfinite(max_entry(r)), eta, torch.nan)
         return Direction(grad, eta), {"last_point": x, "last_relative_gradient": r, "step_length": eta}

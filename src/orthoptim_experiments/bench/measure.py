@@ -3,7 +3,9 @@
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +19,15 @@ class Timing(NamedTuple):
     least: float
     median: float
     extra_bytes: int
+
+
+@contextmanager
+def silent_torch() -> Iterator[None]:
+    """Within it, torch's warnings about its own code (the compiler's, the profiler's) are not shown."""
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of the processes that compile
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch(\.|$)")
+        yield
 
 
 def measure(

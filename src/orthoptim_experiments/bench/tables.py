@@ -10,7 +10,7 @@ from torch import Tensor
 
 from orthoptim_experiments.bench import contenders
 from orthoptim_experiments.bench.growth import Growth, curves
-from orthoptim_experiments.bench.measure import Timing, measure
+from orthoptim_experiments.bench.measure import Timing, measure, silent_torch
 from orthoptim_experiments.bench.workloads import WORKLOADS
 
 Make = Callable[[list[Tensor]], contenders.Step]
@@ -47,7 +47,8 @@ def bench(
         "base": base,
     }
     for name in names:
-        timings = _measure_workload(name, table, only, seconds, device, console)
+        with silent_torch():
+            timings = _measure_workload(name, table, only, seconds, device, console)
         figures[name] = {contender: timing._asdict() for contender, timing in timings.items()}
         console.print(_table(name, timings))
     if growth:
@@ -81,6 +82,8 @@ def _measure_workload(
 def _table(name: str, timings: dict[str, Timing]) -> Table:
     reference = next(iter(timings))
     caption = f"ratio: to {reference}; memory: extra, of a step, in units of the parameters"
+    if "limit" in timings:
+        caption += "; limit: the bare matrix products of the best form, without an optimizer"
     table = Table(title=f"{name}: {WORKLOADS[name].title}", caption=caption, title_justify="left")
     table.add_column("contender", no_wrap=True)
     for column in ("least ms", "median ms", "ratio", "of medians", "memory"):

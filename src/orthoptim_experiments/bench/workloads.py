@@ -54,3 +54,7 @@ WORKLOADS: dict[str, Workload] = {
 
 DEFAULT = tuple(name for name in WORKLOADS if name not in ("W10", "host"))
 """What is measured where nothing is named: a parametrization of W10 takes minutes; host time is that of one thread."""
+
+QUICK = ("W1", "W5", "W8")
+QUICK_CONTENDERS = "pogo-torch,orthoptim safe,orthoptim half,torch Adam,limit"
+"""What --quick measures: kernels, filters and one small matrix; nothing that compiles, no QR or exponential."""

@@ -18,6 +18,12 @@ COMMANDS = {
 }
 """What there is, and a line on each: the help of the command needs nothing else, and no torch."""
 
+RESTARTS = 10
+"""How often lost processes are replaced before the run is given up."""
+
+EXIT_STATUS = "ORTHOPTIM_EXIT_STATUS"
+"""The environment variable with the path of the file in which the first process leaves its exit status."""
+
 
 def overview() -> str:
     """The help of the command itself."""
@@ -47,10 +53,11 @@ def main() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:  # one of several processes: it ends without a word until it handles signals
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        from orthoptim_experiments.cli import torchrun
         from orthoptim_experiments.cli.commands import app
 
-        if torchrun.is_worker():
+        if EXIT_STATUS in os.environ:
+            from orthoptim_experiments.cli import torchrun
+
             torchrun.run_as_worker(app)
         app()
     except ModuleNotFoundError as error:

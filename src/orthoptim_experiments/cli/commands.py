@@ -1,26 +1,20 @@
-"""The command line. Commands only read their arguments, and call the room that does what they ask."""
+"""The command line. Commands only read their arguments, and call the room that does what they ask.
+
+Each imports what it needs when it is called: no help page waits for torch.
+"""
 
 import json
 import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
 
-from orthoptim_experiments.bench.launches.study import COUNTED
-from orthoptim_experiments.bench.launches.study import launches as count_launches
-from orthoptim_experiments.bench.tables import bench as run_bench
-from orthoptim_experiments.bench.workloads import DEFAULT
-from orthoptim_experiments.cli import arguments, help_pages
+from orthoptim_experiments.cli import help_texts
 from orthoptim_experiments.cli.data_commands import app as data_app
 from orthoptim_experiments.cli.messages import one_line_errors, tell, tell_defects
-from orthoptim_experiments.cli.run import load_plugins, run
+from orthoptim_experiments.cli.run import experiment_names, run
 from orthoptim_experiments.cli.streams import patient_streams
-from orthoptim_experiments.harness import methods
-from orthoptim_experiments.harness.environment import environment
-from orthoptim_experiments.problems import EXPERIMENTS
 
 
 class App(typer.Typer):
@@ -33,8 +27,20 @@ class App(typer.Typer):
 
 
 app = App(help="Optimize orthogonal and unitary matrices at scale.", no_args_is_help=True, rich_markup_mode=None)
-app.command("run", help=help_pages.RUN, short_help="Run an experiment of the paper.", no_args_is_help=True)(run)
+app.command("run", help=help_texts.RUN, short_help="Run an experiment of the paper.", no_args_is_help=True)(run)
 app.add_typer(data_app, name="data")
+
+
+def _methods() -> list[str]:
+    from orthoptim_experiments.harness.methods import METHODS
+
+    return list(METHODS)
+
+
+def _figures() -> list[str]:
+    from orthoptim_experiments.report.paper_figures import FIGURES
+
+    return list(FIGURES)
 
 
 @app.callback()
@@ -60,7 +66,8 @@ def report(
     The page is one HTML file with all it needs inside. Beside it, in the folder "figures", each run gets a figure like
     the paper's, in PNG and PDF.
     """
-    from orthoptim_experiments.report import claims_table, describe, find_runs, write_report  # a second of imports
+    from orthoptim_experiments.cli.job import load_plugins
+    from orthoptim_experiments.report import claims_table, describe, find_runs, write_report
 
     with one_line_errors():
         load_plugins(plugin)
@@ -83,12 +90,15 @@ def list_experiments(
         str | None,
         typer.Argument(
             help="Only this one, with its scales and methods.",
-            autocompletion=lambda: list(EXPERIMENTS),
+            autocompletion=experiment_names,
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """List the experiments of the paper; of one, if named, what it is, its scales, variants and methods."""
+    from orthoptim_experiments.cli import arguments, help_pages
+    from orthoptim_experiments.problems import EXPERIMENTS
+
     with one_line_errors():
         if name is None:
             print("\n".join(f"{experiment.name:<12} {experiment.title}" for experiment in EXPERIMENTS.values()))
@@ -96,18 +106,22 @@ def list_experiments(
             print(help_pages.of(EXPERIMENTS[arguments.choice("experiment", name, list(EXPERIMENTS))]))
 
 
-@app.command("methods", help=help_pages.METHODS_HELP)
+@app.command("methods", help=help_texts.METHODS)
 def list_methods(
     name: Annotated[
         str | None,
         typer.Argument(
             help="Only this one, with all its options.",
-            autocompletion=lambda: list(methods.METHODS),
+            autocompletion=_methods,
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """List the methods."""
+    from rich.console import Console
+
+    from orthoptim_experiments.cli import help_pages
+
     with one_line_errors():
         console = Console()
         for table in help_pages.method_tables(name):
@@ -131,7 +145,10 @@ def bench(
         bool,
         typer.Option("--launches", help="Count what a step launches on a GPU instead; needs none, and times nothing."),
     ] = False,
-    seconds: Annotated[float, typer.Option(help="Time for each contender.")] = 3.0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Half a minute: W1, W5, W8, 0.2 s for each contender, none that compiles.")
+    ] = False,
+    seconds: Annotated[float | None, typer.Option(help="Time for each contender. [default: 3]")] = None,
     threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.")] = 2,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
@@ -144,13 +161,24 @@ def bench(
     With --launches, kernel launches, copies, waits for the device, bytes and FLOPs of a step, counted on fake CUDA
     tensors, and the time that a roofline model makes of them: a model, not a measurement.
     """
+    import torch
+    from rich.console import Console
+
+    from orthoptim_experiments.bench.launches.study import COUNTED
+    from orthoptim_experiments.bench.launches.study import launches as count_launches
+    from orthoptim_experiments.bench.tables import bench as run_bench
+    from orthoptim_experiments.bench.workloads import DEFAULT, QUICK, QUICK_CONTENDERS
+    from orthoptim_experiments.cli import arguments
+
     with one_line_errors():
         arguments.device(device)
         torch.set_num_threads(threads)
         if launches:
             figures = count_launches(workload or list(COUNTED), base, only, Console())
         else:
-            figures = run_bench(workload or list(DEFAULT), base, only, growth, seconds, device, Console(), methods)
+            names, only = workload or list(QUICK if quick else DEFAULT), only or (QUICK_CONTENDERS if quick else None)
+            seconds = seconds or (0.2 if quick else 3.0)
+            figures = run_bench(names, base, only, growth, seconds, device, Console(), methods)
         if json_file is not None:
             json_file.write_text(json.dumps(figures, indent=1))
 
@@ -174,8 +202,11 @@ def scale(
     each to an owner by itself, and against Muon done so. One rank at a time is run, without data and without peers;
     nothing is timed but the host. Takes some minutes of one core.
     """
+    from rich.console import Console
+
     from orthoptim_experiments.bench.scale.models import MODELS
-    from orthoptim_experiments.bench.scale.tables import scale as run_scale  # imports torch.distributed.tensor
+    from orthoptim_experiments.bench.scale.tables import scale as run_scale
+    from orthoptim_experiments.cli import arguments
 
     with one_line_errors():
         names = [name.strip() for text in models or [] for name in text.split(",")]
@@ -187,7 +218,7 @@ def scale(
 @app.command()
 def figure(
     name: Annotated[
-        str | None, typer.Argument(help="Which; without it, all are listed.", autocompletion=lambda: list(_figures()))
+        str | None, typer.Argument(help="Which; without it, all are listed.", autocompletion=_figures)
     ] = None,
     results: Annotated[
         list[Path] | None,
@@ -196,6 +227,7 @@ def figure(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where it goes, as PNG and PDF.")] = Path("figures"),
 ) -> None:
     """Draw a figure of the paper from the runs it shows, of each kind the largest that is there."""
+    from orthoptim_experiments.cli import arguments
     from orthoptim_experiments.report import find_runs
     from orthoptim_experiments.report.paper_figures import FIGURES, make_figure
 
@@ -206,12 +238,6 @@ def figure(
         arguments.choice("figure", name, list(FIGURES))
         for path in make_figure(name, find_runs(results or [Path("results")], tell), out):
             print(path)
-
-
-def _figures() -> list[str]:
-    from orthoptim_experiments.report.paper_figures import FIGURES
-
-    return list(FIGURES)
 
 
 @app.command()
@@ -230,8 +256,12 @@ def cost(
     """
     from dataclasses import asdict
 
+    import torch
+    from rich.console import Console
     from rich.table import Table
 
+    from orthoptim_experiments.cli import arguments
+    from orthoptim_experiments.harness.environment import environment
     from orthoptim_experiments.problems import cost as costs
 
     with one_line_errors():

@@ -1,23 +1,22 @@
 """``orthoptim data``: fetch, check and find the data sets."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from orthoptim_experiments.cli.arguments import UsageError, choice
 from orthoptim_experiments.cli.messages import one_line_errors, tell
-from orthoptim_experiments.problems.datasets.files import DataError, data_directory, find, read
-from orthoptim_experiments.problems.datasets.files import fetch as fetch_source
-from orthoptim_experiments.problems.datasets.sources import SOURCES, Source
+
+if TYPE_CHECKING:
+    from orthoptim_experiments.problems.datasets.sources import Source
 
 app = typer.Typer(
     help="Fetch, check and find the data sets of the experiments.", no_args_is_help=True, rich_markup_mode=None
 )
 
-Names = Annotated[list[str] | None, typer.Argument(help=f"{', '.join(SOURCES)}; all of them by default.")]
+Names = Annotated[list[str] | None, typer.Argument(help="cifar10, mnist; all of them by default.")]
 Directory = Annotated[
     Path | None, typer.Option("--data-dir", help="Data directory; by default $ORTHOPTIM_DATA, else the user's cache.")
 ]
@@ -30,6 +29,10 @@ def fetch(
     mirror: Annotated[str | None, typer.Option(help="Address to fetch the archives from; one data set only.")] = None,
 ) -> None:
     """Download what is missing or damaged, and verify it."""
+    from orthoptim_experiments.cli.arguments import UsageError
+    from orthoptim_experiments.problems.datasets.files import data_directory
+    from orthoptim_experiments.problems.datasets.files import fetch as fetch_source
+
     with one_line_errors():
         sources = _sources(names)
         if mirror is not None and len(sources) != 1:
@@ -44,6 +47,8 @@ def fetch(
 @app.command()
 def check(names: Names = None, data_dir: Directory = None) -> None:
     """Verify every file against its published checksum."""
+    from orthoptim_experiments.problems.datasets.files import DataError, data_directory, find, read
+
     damaged = 0
     with one_line_errors():
         sources = _sources(names)
@@ -63,10 +68,15 @@ def check(names: Names = None, data_dir: Directory = None) -> None:
 @app.command()
 def where(data_dir: Directory = None) -> None:
     """Print the data directory."""
+    from orthoptim_experiments.problems.datasets.files import data_directory
+
     print(data_directory(data_dir))
 
 
-def _sources(names: list[str] | None) -> list[Source]:
+def _sources(names: list[str] | None) -> "list[Source]":
+    from orthoptim_experiments.cli.arguments import choice
+    from orthoptim_experiments.problems.datasets.sources import SOURCES
+
     return [SOURCES[choice("data set", name, list(SOURCES))] for name in names or SOURCES]
 
 

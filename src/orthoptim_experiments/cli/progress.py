@@ -1,9 +1,7 @@
 """The progress of a run: live in a terminal, in plain lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,11 +19,11 @@ _LINE_EVERY = 10.0
 """Seconds between two lines about one trial."""
 
 
-class Display(Watcher, Protocol):
+class Display(Watcher):
     """A watcher that is opened and closed."""
 
     def __enter__(self) -> "Display":
-        """Begin to show."""
+        return self
 
     def __exit__(self, *_: object) -> None:
         """Leave what is shown."""
@@ -44,19 +42,13 @@ def _figures(values: Mapping[str, float]) -> str:
     )
 
 
-class Lines:
+class Lines(Display):
     """One line for each trial that ends, and now and then one about a long one."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
         self._trial, self._budget, self._printed = "", 0, 0.0
         self._last: Mapping[str, float] = {}
-
-    def __enter__(self) -> "Lines":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.stdout.flush()
 
     def begin(self, method: str, seed: int, step: int, budget: int) -> None:
         """See :meth:`Watcher.begin`."""
@@ -81,7 +73,7 @@ class Lines:
         self._last = {}
 
 
-class Live:
+class Live(Display):
     """A line for each method, with the progress of its present seed, and one for the whole."""
 
     def __init__(self, console: Console, names: Sequence[str], seeds: Sequence[int]) -> None:

@@ -1,55 +1,45 @@
-"""`orthoptim run`."""
+"""`orthoptim run`: its options. What they do is in :mod:`orthoptim_experiments.cli.job`, which imports torch."""
 
-import math
-import os
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
-
-from orthoptim_experiments.cli import arguments, torchrun
-from orthoptim_experiments.cli.messages import one_line_errors, tell, tell_defects
-from orthoptim_experiments.cli.progress import display
-from orthoptim_experiments.cli.terminal_summary import summary, verdicts
-from orthoptim_experiments.harness import methods as known_methods
-from orthoptim_experiments.harness import ranks, runner
-from orthoptim_experiments.harness.experiment import Experiment, configuration
-from orthoptim_experiments.harness.panels import Target
-from orthoptim_experiments.harness.record_reader import load
-from orthoptim_experiments.harness.records import Run
-from orthoptim_experiments.harness.summary import Summary
-from orthoptim_experiments.problems import EXPERIMENTS, datasets, plugins
-from orthoptim_experiments.problems.cnn.training import INIT_NAMES
 
 SCALES = ("tiny", "laptop", "paper")
-SIZES = (
-    *("epochs", "batch_size", "train_images", "amp", "widths", "init", "dim", "depth"),
-    *("units", "evaluations", "plateau", "progress", "patience"),
-)
-"""The options that replace sizes of the scale, where the experiment has them."""
+INITS = ("auto", "project", "random")
 
 
-def _typed_experiment(ctx: typer.Context) -> Experiment:
-    """The experiment that a command line names so far; it is no parameter yet where an option still lacks its value."""
+def experiment_names() -> list[str]:
+    """The experiments, for completion."""
+    from orthoptim_experiments.problems import EXPERIMENTS
+
+    return list(EXPERIMENTS)
+
+
+def _offered(ctx: typer.Context) -> dict[str, list[str]]:
+    """Methods and variants of the experiment that a command line names so far.
+
+    It is no parameter yet where an option still lacks its value.
+    """
+    from orthoptim_experiments.harness.experiment import configuration
+    from orthoptim_experiments.problems import EXPERIMENTS
+
     typed = [ctx.params.get("experiment"), *ctx.args]
-    return EXPERIMENTS[next((word for word in typed if word in EXPERIMENTS), "pca")]
+    experiment = EXPERIMENTS[next((word for word in typed if word in EXPERIMENTS), "pca")]
+    return {
+        "methods": list(experiment.offered(configuration(experiment, "tiny"))),
+        "variants": list(experiment.variants),
+    }
 
 
 def _complete_methods(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names that a list of methods, by comma, may go on with."""
     before, comma, last = incomplete.rpartition(",")
-    experiment = _typed_experiment(ctx)
-    offered = experiment.offered(configuration(experiment, "tiny"))
-    return [before + comma + name for name in offered if name.startswith(last)]
+    return [before + comma + name for name in _offered(ctx)["methods"] if name.startswith(last)]
 
 
 def _complete_variants(ctx: typer.Context, incomplete: str) -> list[str]:
-    return [name for name in _typed_experiment(ctx).variants if name.startswith(incomplete)]
+    return [name for name in _offered(ctx)["variants"] if name.startswith(incomplete)]
 
 
 def _option(metavar: str, text: str, *names: str) -> Any:
@@ -58,7 +48,12 @@ def _option(metavar: str, text: str, *names: str) -> Any:
 
 def run(
     experiment: Annotated[
-        str, typer.Argument(metavar="EXPERIMENT", help=", ".join(EXPERIMENTS), autocompletion=lambda: list(EXPERIMENTS))
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="One of those that `orthoptim experiments` lists, or of a plugin's.",
+            autocompletion=experiment_names,
+        ),
     ],
     scale: Annotated[str, _option("SCALE", "tiny, laptop (the default) or paper.", *SCALES)] = "laptop",
     methods: Annotated[
@@ -134,7 +129,7 @@ def run(
     ] = None,
     widths: Annotated[str | None, _option("WIDTHS", "cnn: channels of the three groups, as 64,256,256.")] = None,
     init: Annotated[
-        str | None, _option("INIT", "cnn: project, random, or auto: project filters, random kernels.", *INIT_NAMES)
+        str | None, _option("INIT", "cnn: project, random, or auto: project filters, random kernels.", *INITS)
     ] = None,
     dim: Annotated[str | None, _option("DIM", "vit: dimension of the tokens; a multiple of the heads.")] = None,
     depth: Annotated[str | None, _option("DEPTH", "vit: number of blocks.")] = None,
@@ -152,112 +147,6 @@ def run(
 ) -> None:
     """Run an experiment, and print what came out."""
     options = {name: value for name, value in locals().items() if name != "experiment"}
-    with one_line_errors():
-        load_plugins(plugin)
-        if data_dir is not None:
-            os.environ[datasets.VARIABLE] = str(data_dir)
-        job = make_job(experiment, options)
-        try:
-            if "nproc" in job.config and not torchrun.is_worker():
-                job.experiment.prepare(job.config)  # or every process would say what is missing
-                raise typer.Exit(torchrun.launch(sys.argv[1:], nproc, job.config["threads"]))
-            if torchrun.is_worker():
-                torchrun.join(torch.device(device))
-            console = Console()
-            with display(console, job.methods, job.seeds) as watcher:
-                finished = runner.run(job, watcher)
-        except (runner.Interrupted, KeyboardInterrupt) as stopped:
-            raise typer.Exit(_interrupted(job, getattr(stopped, "signum", 2))) from None
-        if ranks.is_first():
-            _print_results(job, finished, console)
+    from orthoptim_experiments.cli.job import run_job  # not before: the help needs no torch
 
-
-def load_plugins(named: Sequence[str] | None) -> None:
-    """Load the plugins of installed packages, and those that are named."""
-    plugins.load_installed()
-    for plugin in named or []:
-        plugins.load(plugin)
-
-
-def make_job(name: str, options: Mapping[str, Any]) -> runner.Job:
-    """The run that the options of the command describe.
-
-    Raises:
-        ValueError: in one line, if it cannot be had.
-    """
-    experiment = EXPERIMENTS[arguments.choice("experiment", name, list(EXPERIMENTS))]
-    scale = arguments.choice("scale", options["scale"], list(experiment.scales))
-    variant, dtype, nproc = options["variant"], options["dtype"], options["nproc"]
-    chosen: dict[str, Any] = {
-        "variant": variant and arguments.choice("variant", variant, list(experiment.variants)),
-        "sizes": arguments.sizes(experiment, scale, {size: options[size] for size in SIZES}),
-    }
-    offered = list(experiment.offered(configuration(experiment, scale, **chosen)))
-    names = arguments.chosen_methods(experiment, offered, options["methods"] or [])
-    names = arguments.with_settings(arguments.with_grid(names, options["grid"] or []), options["overrides"] or [])
-    config = configuration(
-        experiment,
-        scale,
-        **chosen,
-        dtype=dtype and arguments.choice("dtype", dtype, experiment.dtypes),
-        device=arguments.device(options["device"]),
-        threads=options["threads"] or max(1, torch.get_num_threads() // nproc),
-        nproc=nproc,
-        sharded=options["sharded"],
-    )
-    config |= experiment.sweep_sizes(config) if options["grid"] else {}
-    arguments.check_processes(experiment, config)
-    seeds = arguments.seeds(options["seeds"], experiment.scales[scale])
-    rest = (options["timeout"], options["retry"], options["checkpoint_every"])
-    job = runner.Job(experiment, config, names, seeds, options["out"], *rest)
-    for method in job.methods:
-        known_methods.check(method, job.options(method))
-    return job
-
-
-def best_of_sweep(summaries: Sequence[Summary], target: Target | None) -> str:
-    """A line on the best of the contenders whose names set options; empty unless there are several.
-
-    The first at the target; in networks the best on what was held out for validation, by accuracy or bits per
-    dimension.
-    """
-    swept = [each for each in summaries if ":" in each.method]
-    if len(swept) < 2:
-        return ""
-    for name, sign in (("accuracy", -1), ("bpd", 1), ("projected_gap", 1), ("loss", 1)):
-        known = {each.method: value.mean * sign for each in swept if (value := each.finals.get(name)) is not None}
-        if target is not None and any(math.isfinite(each.rank) for each in swept):
-            known, name = {each.method: each.rank for each in swept}, f"time to {target.value:.0e}"
-        if known:
-            best = min(known, key=known.__getitem__)
-            return f"best of the sweep: {best}, by {name}, of {len(swept)} contenders with equal budgets"
-    return ""
-
-
-def _interrupted(job: runner.Job, signum: int) -> int:
-    begun = load(job.path).trials if job.path.exists() else []  # processes take seconds to start
-    done = sum(1 for trial in begun if trial.status)
-    again = shlex.join(["orthoptim", *sys.argv[1:]])
-    print(f"interrupted; {done} trials are done. To go on: {again}", file=sys.stderr)
-    return 128 + signum
-
-
-def _print_results(job: runner.Job, run: Run, console: Console) -> None:
-    from orthoptim_experiments.report import describe, write_figures  # a second of imports
-
-    tell_defects(run)
-    section = describe(run)
-    asked = [each for each in section.summaries() if each.method in job.methods]
-    console.print(summary(run, asked, section.target, section.clock))
-    console.print(verdicts(section.findings, section.paper_scale))
-    if best := best_of_sweep(asked, section.target):
-        print(best)
-    for note in section.notes:
-        console.print(note, markup=False, highlight=False)
-    print(f"results: {job.path}")
-    print(f"figure: {' '.join(map(str, write_figures(section, job.out / 'figures')))}")
-    failed = {name: trial.message for name in job.methods for trial in run.of(name) if trial.status == "failed"}
-    for name, message in failed.items():
-        tell(f"{name} failed: {message}")
-    if failed:
-        raise typer.Exit(1)
+    run_job(experiment, options)

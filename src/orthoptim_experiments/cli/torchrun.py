@@ -20,15 +20,10 @@ from torch.distributed.rendezvous import rendezvous
 from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
 
 from orthoptim import atomic
+from orthoptim_experiments.cli import EXIT_STATUS, RESTARTS
 from orthoptim_experiments.harness import ranks
 from orthoptim_experiments.harness.records import ResultsError
 from orthoptim_experiments.harness.runner import Interrupted
-
-RESTARTS = 10
-"""How often lost processes are replaced before the run is given up."""
-
-EXIT_STATUS = "ORTHOPTIM_EXIT_STATUS"
-"""The environment variable with the path of the file in which the first process leaves its exit status."""
 
 
 def is_worker() -> bool:

@@ -12,7 +12,17 @@ from typing import Any, Literal, NamedTuple
 from orthoptim_experiments.harness.clock import clock_of
 from orthoptim_experiments.harness.panels import Target
 from orthoptim_experiments.harness.records import Run, Trial
-from orthoptim_experiments.harness.statistics import LOST, Ratio, arrival, last, lost_words, paired_ratio, time_to
+from orthoptim_experiments.harness.statistics import (
+    LOST,
+    Estimate,
+    Ratio,
+    arrival,
+    last,
+    lost_words,
+    paired_difference,
+    paired_ratio,
+    time_to,
+)
 
 Result = Literal["holds", "fails", "undecided", "not measured"]
 
@@ -227,3 +237,26 @@ def first_by(run: Run, method: str, others: Iterable[str], factor: float = 1.0) 
 def both(*answers: bool | None) -> bool | None:
     """Whether all hold; None if none fails and one is undecided."""
     return False if False in answers else None if None in answers else True
+
+
+def difference(run: Run, method: str, other: str, name: str) -> Estimate:
+    """The last value of a column, method minus other, seed by seed, with its 95 % confidence interval.
+
+    Raises:
+        LookupError: if there is no seed that both have ended on.
+    """
+    found = paired_difference(run.of(method), run.of(other), name, level=0.95)
+    if found is None:
+        raise LookupError(f"{method} and {other} have ended on no common seed")
+    return found
+
+
+def below_zero(found: Estimate) -> bool | None:
+    """Whether an interval lies below zero (True), above it (False), or holds both or is none (None)."""
+    return True if found.high < 0 else False if found.low > 0 else None
+
+
+def difference_words(found: Estimate, digits: int) -> str:
+    """A difference for people: the mean, half its interval, and the number of pairs."""
+    half = f" ± {found.high - found.mean:.{digits}f}" if math.isfinite(found.high) else ""
+    return f"{found.mean:+.{digits}f}{half} ({found.trials} seeds)"

@@ -6,6 +6,7 @@ The runner knows nothing of matrices or models: it asks an :class:`Experiment` f
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -118,9 +119,11 @@ class Experiment(ABC):
     Attributes:
         name: in commands and file names.
         title: of the page.
-        about: a description, as paragraphs.
+        about: a description, as paragraphs; ``{budget}`` stands for that size of the run it is shown with.
         scales: by name: ``tiny`` (seconds, for tests), ``laptop`` (minutes), ``paper``.
         variants: by name, with one line each; the first is the default.
+        length: the size that says only how long a trial may go on, if there is one: a longer run then continues the
+            trials of a shorter one. There is none where the learning rate falls to zero at the end.
         parallel: whether several processes can train together, each on its part of a batch of ``batch_size`` examples.
         dtypes: those it can be run in; the first is the default.
         default_methods: those that take part if none are asked for.
@@ -134,12 +137,22 @@ class Experiment(ABC):
     about: ClassVar[str]
     scales: ClassVar[Mapping[str, Scale]]
     variants: ClassVar[Mapping[str, str]] = {}
+    length: ClassVar[str] = ""
     parallel: ClassVar[bool] = False
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     default_methods: ClassVar[tuple[str, ...]]
     claims: ClassVar[tuple[Claim, ...]] = ()
     panels: ClassVar[tuple[Panel, ...]] = PAPER
     columns: ClassVar[tuple[str, ...]] = ("projected_gap", "gap", "distance")
+
+    def description(self, config: Config) -> str:
+        """The description, with the sizes of a configuration in it."""
+
+        def size(found: re.Match[str]) -> str:
+            value = config.get(found[1], found[0])
+            return f"{value:g}" if isinstance(value, float) else str(value)
+
+        return re.sub(r"\{(\w+)\}", size, self.about.strip())
 
     @abstractmethod
     def methods(self, config: Config) -> dict[str, Options]:

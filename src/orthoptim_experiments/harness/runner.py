@@ -5,6 +5,7 @@ depends on them.
 """
 
 import base64
+import math
 import signal
 import time
 import traceback
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -34,8 +35,8 @@ LONGEST_MESSAGE = 2000
 """Characters of an error that are recorded."""
 
 
-class Watcher(Protocol):
-    """Receives the progress of a run."""
+class Watcher:
+    """Receives the progress of a run; this one does nothing with it."""
 
     def begin(self, method: str, seed: int, step: int, budget: int) -> None:
         """A trial begins, or goes on at a step."""
@@ -98,7 +99,7 @@ class Job:
         return {**offered[plain], **settings}
 
 
-def run(job: Job, watcher: Watcher) -> Run:
+def run(job: Job, watcher: Watcher | None = None) -> Run:
     """Run all trials that are missing, and return all there are.
 
     A trial that raises is recorded as failed, and the others go on.
@@ -108,6 +109,7 @@ def run(job: Job, watcher: Watcher) -> Run:
         ValueError: if the experiment lacks what it needs, see :meth:`Experiment.prepare`.
         Interrupted: by SIGINT or SIGTERM, after the step under way; a second signal stops at once.
     """
+    watcher = watcher or Watcher()
     torch.set_num_threads(job.config["threads"])
     job.experiment.prepare(job.config)
     header = {
@@ -178,8 +180,7 @@ class _Attempt:
     ) -> None:
         self.job, self.file, self.watcher = job, file, watcher
         self.method, self.seed, self.former = method, seed, former
-        stem = file_stem(f"{run_id(job.config)}-{method}-{seed}")
-        self.checkpoint = Checkpoint(job.out / ".checkpoints" / f"{stem}.pt")
+        self.checkpoint = _checkpoint(job, run_id(job.config), method, seed)
         self.clock = Clock(torch.device(job.config["device"]))
         self.step, self.records, self.recorded = 0, 0, -1
         self.saved = time.monotonic()
@@ -204,13 +205,17 @@ class _Attempt:
         digest = {"digest": self.digest} if self.digest else {}
         self._line("end", status=outcome.status, step=self.step, **self._times(), message=outcome.message, **digest)
         self.file.sync()
-        if ranks.is_first() and outcome.status != "timeout":
+        if ranks.is_first() and not self._may_go_on(outcome):
             self.checkpoint.delete()
         self.watcher.end(self.method, self.seed, outcome, self.step, self._used(), False)
 
     def _resume_or_begin(self, problem: Problem) -> None:
         saved = self.checkpoint.load()
-        if ranks.broadcast_from_first(self._can_resume(saved)):
+        resumes = ranks.broadcast_from_first(self._can_resume(saved))
+        if not resumes:
+            trial, saved = _shorter_run(self.job, self.method, self.seed)
+            resumes = ranks.broadcast_from_first(self._continue(trial, saved))
+        if resumes:
             if saved is None:  # the first rank has read it
                 raise OSError(f"cannot read {self.checkpoint.path}")
             problem.load_state_dict(saved["problem"])
@@ -231,6 +236,17 @@ class _Attempt:
             return False
         self.former.truncate(saved["step"])
         return bool(len(self.former) == saved["records"])  # else the disk lost lines that the checkpoint has seen
+
+    def _continue(self, trial: Trial | None, saved: Mapping[str, Any] | None) -> bool:
+        """Begin with the records of a trial that ended when its smaller budget was used up, if there is one."""
+        if trial is None or saved is None or len(trial) != saved["records"]:
+            return False
+        if trial.options != _as_read(self.job.options(self.method)):
+            return False
+        self._begin_line()
+        for at in range(len(trial)):
+            self._line("record", **{name: values[at] for name, values in trial.records.items()})
+        return True
 
     def _begin_line(self) -> None:
         facts = environment(self.clock.device)
@@ -255,7 +271,7 @@ class _Attempt:
                 self.records, self.recorded = self.records + 1, self.step
             self.watcher.progress(self.step, values)
             if outcome is not None:
-                if outcome.status == "timeout":  # it may go on some day
+                if self._may_go_on(outcome):
                     self._save(problem)
                 return outcome
             if signum or save:
@@ -265,6 +281,10 @@ class _Attempt:
             with self.job.experiment.arithmetic(self.job.config, self.method), self.clock:
                 problem.advance()
             self.step = problem.step
+
+    def _may_go_on(self, outcome: Outcome) -> bool:
+        """Whether a longer timeout, or a longer run, continues it some day."""
+        return outcome.status == "timeout" or (outcome.status == "budget" and bool(self.job.experiment.length))
 
     def _timeout(self) -> Outcome:
         return Outcome("timeout", f"stopped after {self._used():.1f} s of training")
@@ -288,6 +308,29 @@ class _Attempt:
 
     def _line(self, kind: str, **fields: Any) -> None:
         self.file.append(kind, method=self.method, seed=self.seed, **fields)
+
+
+def _checkpoint(job: Job, run_name: str, method: str, seed: int) -> Checkpoint:
+    return Checkpoint(job.out / ".checkpoints" / f"{file_stem(f'{run_name}-{method}-{seed}')}.pt")
+
+
+def _shorter_run(job: Job, method: str, seed: int) -> tuple[Trial | None, dict[str, Any] | None]:
+    """The trial and its last state in the longest run whose configuration differs by a smaller length alone."""
+    length = job.experiment.length
+    shorter: list[tuple[float, str, Trial]] = []
+    for path in job.out.glob(f"{file_stem(job.experiment.name)}-*.jsonl") if length else ():
+        try:
+            run = load(path)
+        except ResultsError:  # not a run
+            continue
+        trial, reached = run.trial(method, seed), run.config.get(length, math.inf)
+        alike = run_id({**run.config, length: job.config[length]}) == run_id(job.config)
+        if alike and trial is not None and trial.status == "budget" and reached < job.config[length]:
+            shorter.append((reached, run.id, trial))
+    if not shorter:
+        return None, None
+    _, run_name, trial = max(shorter, key=lambda each: each[0])
+    return trial, _checkpoint(job, run_name, method, seed).load()
 
 
 def _begin(job: Job, method: str, seed: int) -> Problem:

@@ -258,18 +258,31 @@ class Ratio(NamedTuple):
         return f"{'> ' if self.least else ''}{found.mean:.3g}{band}"
 
 
+def pairs(trials: Sequence[Trial], others: Sequence[Trial]) -> list[tuple[Trial, Trial]]:
+    """Trials and others on the same seeds that both ran to their ends: a pair cancels the difficulty of its problem."""
+    twins = {other.seed: other for other in others if other.status in ENDED}
+    return [(trial, twins[trial.seed]) for trial in trials if trial.seed in twins and trial.status in ENDED]
+
+
+def paired_difference(
+    trials: Sequence[Trial], others: Sequence[Trial], name: str, *, level: float = LEVEL
+) -> Estimate | None:
+    """The mean of the last value of a column minus that of others on the same seeds; None if there is no pair."""
+    return estimate(
+        (last(trial, name) - last(other, name) for trial, other in pairs(trials, others)), log=False, level=level
+    )
+
+
 def paired_ratio(
     others: Sequence[Trial], trials: Sequence[Trial], measure: Callable[[Trial], float], clock: str
 ) -> Ratio | None:
     """What is measured of other trials in units of what is measured of trials on the same seeds: a geometric mean.
 
-    Pairs cancel the difficulty of a seed's problem. A trial of the others that never gets there counts with the time
-    that it used, a lower bound; None if one of ``trials`` never gets there, or there is no pair.
+    A trial of the others that never gets there counts with the time that it used, a lower bound; None if one of
+    ``trials`` never gets there, or there is no pair.
     """
-    twins = {trial.seed: trial for trial in others if trial.status in ENDED}
-    pairs = [(twins[trial.seed], trial) for trial in trials if trial.seed in twins and trial.status in ENDED]
     values, least = [], False
-    for other, trial in pairs:
+    for trial, other in pairs(trials, others):
         above, below = measure(other), measure(trial)
         if not (math.isfinite(below) and below > 0):
             return None

@@ -83,7 +83,7 @@ def _section(section: Section) -> dict[str, Any]:
         "run": run,
         "file": os.fsencode(run.path.name).decode("utf-8", "replace"),  # a file's name need not be Unicode
         "notices": [*([run.notice] if run.notice else []), *run.defects],
-        "scale": run.config.get("scale", ""),
+        "kind": " · ".join(str(run.config[name]) for name in ("scale", "variant") if name in run.config),
         "charts": [{"label": panel.y_label, "log": panel.log, "bars": panel.x == "method"} for panel in charts],
         "methods": methods,
         "columns": columns,

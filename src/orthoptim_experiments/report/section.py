@@ -86,7 +86,7 @@ def describe(run: Run) -> Section:
     return Section(
         run,
         experiment.title,
-        experiment.about.strip().partition("\n\n")[0].replace("\n", " "),
+        experiment.description(run.config).partition("\n\n")[0].replace("\n", " "),
         [timed(shaded(panel, run.config), clock) for panel in experiment.panels],
         experiment.columns,
         target,

@@ -1,6 +1,7 @@
 """The benchmark measures what it says, and says what is wrong in one line."""
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -50,6 +51,26 @@ def test_missing_peers_are_named(small, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "geoopt is not installed and left out" in result.output
     assert "RiemannianAdam" not in result.output
+
+
+def test_quick_is_short_and_compiles_nothing(small, monkeypatch, tmp_path):
+    monkeypatch.setattr(workloads, "QUICK", ("W1",))
+    file = tmp_path / "figures.json"
+    result = run("--quick", "--seconds", "0.01", "--threads", "1", "--json", str(file))
+    assert result.exit_code == 0, result.output
+    figures = json.loads(file.read_text())
+    assert {"orthoptim safe", "orthoptim half", "limit"} <= figures["W1"].keys()
+    assert not any("compiled" in name or "parametrization" in name for name in figures["W1"])
+    assert "without an optimizer" in " ".join(result.output.split())  # the row "limit" is explained
+
+
+def test_no_warning_of_torchs_own_code_is_shown(small, monkeypatch, recwarn):
+    def make(params):
+        return lambda: warnings.warn_explicit("old", FutureWarning, "compile.py", 1, module="torch._inductor.compile")
+
+    monkeypatch.setattr(contenders, "contenders", lambda base: {"warning": make})
+    assert run("--workload", "W1", "--seconds", "0.01", "--threads", "1").exit_code == 0
+    assert not recwarn.list
 
 
 def test_no_contender_is_one_line_and_exit_code_2(small):

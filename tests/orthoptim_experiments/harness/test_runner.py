@@ -11,7 +11,7 @@ from orthoptim_experiments.harness.experiment import configuration
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.harness.records import ResultsError
 from orthoptim_experiments.problems import EXPERIMENTS
-from tests.orthoptim_experiments.helpers import Quiet, Raising, same
+from tests.orthoptim_experiments.helpers import SMALL_CNN, Quiet, Raising, make_job, same, unlike
 
 PCA = EXPERIMENTS["pca"]
 
@@ -75,6 +75,29 @@ def test_records_keep_to_the_stride_and_the_end(tmp_path):
     assert regular == [20 * i for i in range(len(regular))]
     assert last == 51
     assert trial.records["projected_gap"][-1] < 1e-6
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("circuits", "float64"), ("vit", "float32")])
+def test_more_epochs_continue_a_shorter_run_to_the_same_results(tmp_path, name, dtype):
+    def run(out, epochs, watcher):
+        return runner.run(make_job(out, name, ("POGO",), 1, dtype, epochs=epochs), watcher).trials[0]
+
+    straight, watcher = run(tmp_path / "straight", 2.0, Quiet()), Quiet()
+    first = run(tmp_path / "parts", 1.0, watcher)
+    assert (first.status, watcher.begun) == ("budget", [("POGO", 0, 0)])
+    second = run(tmp_path / "parts", 2.0, watcher)
+    assert watcher.begun[1:] == [("POGO", 0, first.records["step"][-1])]
+    assert second.status == straight.status
+    assert unlike(second, straight) <= {"test_bpd"}  # which the shorter run has at its end, too
+    assert second.records["time"] == sorted(second.records["time"])
+
+
+def test_a_training_whose_learning_rate_falls_to_the_end_begins_anew(tmp_path):
+    watcher = Quiet()
+    for epochs in (1.0, 2.0):
+        runner.run(make_job(tmp_path, "cnn", ("POGO",), 1, **{**SMALL_CNN, "epochs": epochs}), watcher)
+    assert watcher.begun == [("POGO", 0, 0)] * 2
+    assert not (tmp_path / ".checkpoints").exists()
 
 
 def test_another_configuration_is_another_run(tmp_path):

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands
 from orthoptim_experiments.harness.claims import Claim, Verdict
+from orthoptim_experiments.harness.experiment import configuration
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.problems import EXPERIMENTS
 from orthoptim_experiments.report import describe, find_runs
@@ -201,6 +202,16 @@ def test_the_experiment_says_what_to_show(here):
     assert [claim for claim, _ in section.findings] == list(EXPERIMENTS["pca"].claims)
     shades = {panel.y: panel.shade for panel in section.panels}
     assert shades == {"gap": None, "projected_gap": None, "distance": pytest.approx(10 * 2**-24 * 375)}
+
+
+def test_the_text_has_the_sizes_of_the_run_and_not_the_papers(here):
+    lines = list(run_lines("procrustes", **SMALL))
+    lines[0]["config"] |= {"tolerance": 1e-4, "budget": 77}
+    (here / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "below 0.0001, or after 77 steps" in describe(load(here / "run.jsonl")).about
+    for experiment in EXPERIMENTS.values():
+        for scale in experiment.scales:
+            assert "{" not in experiment.description(configuration(experiment, scale))
 
 
 def test_claims_as_a_table_in_markdown(here):

@@ -55,6 +55,7 @@ TINY_SIZES = PAPER_SIZES | {
 class CircuitExperiment(Experiment):
     """What the experiments on circuits share."""
 
+    length = "epochs"  # the learning rate depends on what was seen so far alone
     parallel = True
     panels = (Panel("time", "bpd", start=False), Panel("time", "abs_log_z", log_y=True), Panel("time", "distance"))
     columns = ("bpd", "test_bpd", "log_z", "distance", "max_distance")
@@ -72,7 +73,7 @@ class Circuits(CircuitExperiment):
     """See the module."""
 
     name = "circuits"
-    title = "Squared unitary circuits on MNIST"
+    title = "Squared unitary circuits"
     about = """
 Fit the distribution of images with a squared unitary circuit, p(x) = |c(x)|², where c is a tree of complex matrices
 over the quad-tree of the pixels: at paper scale 1048 of them from 10×256 to 10×10000, and the root. Where all have

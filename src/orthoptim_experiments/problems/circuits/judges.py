@@ -6,7 +6,9 @@ from statistics import mean
 
 from orthoptim_experiments.harness.claims import Judge, Verdict, column, known, last_mean, requires, seconds, verdict
 from orthoptim_experiments.harness.clock import clock_of
+from orthoptim_experiments.harness.panels import Target
 from orthoptim_experiments.harness.records import Run, Trial
+from orthoptim_experiments.harness.statistics import time_to
 
 PUBLISHED = {4: 1.300, 6: 1.243, 8: 1.217, 10: 1.203}
 """Test bits per dimension on MNIST, by the number of units."""
@@ -56,8 +58,7 @@ def as_good_and_faster(method: str, other: str, factor: float) -> Judge:
         for trial, other_trial in _pairs(run, method, other):
             clock = clock_of(run.config)
             target, end = other_trial.records["bpd"][-1], other_trial.records[clock][-1]
-            records = zip(trial.records[clock], trial.records["bpd"], strict=True)
-            reached = next((time for time, bpd in records if bpd <= target), math.inf)
+            reached = time_to(trial, Target("bpd", target), clock)
             speed_ups.append(end / reached)
             parts.append(f"{target:.3f}: {method} {seconds(reached)}, {other} {seconds(end)}")
         return verdict(min(speed_ups) >= factor, f"time to {'; to '.join(parts)}")

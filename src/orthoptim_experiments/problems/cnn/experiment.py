@@ -62,11 +62,11 @@ class CNN(ClassificationExperiment):
     """See the module."""
 
     name = "cnn"
-    title = "A convolutional network on CIFAR-10"
+    title = "A convolutional network"
     about = """
-Classify CIFAR-10 with the network of the airbench speed runs, whose six 3×3 convolutions are orthogonal: as filters, a
-matrix for each layer, or kernel by kernel. At the paper's widths, 64, 256 and 256, these are 6 matrices of 64×216 to
-256×2304, or 218 624 of 3×3. Adam is the reference without a constraint.
+Classify images ({dataset}) with the network of the airbench speed runs, whose six 3×3 convolutions are orthogonal: as
+filters, a matrix for each layer, or kernel by kernel. At the paper's widths, 64, 256 and 256, these are 6 matrices of
+64×216 to 256×2304, or 218 624 of 3×3. Adam is the reference without a constraint.
 
 Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I‖_F/√p, mean and maximum over all matrices.
 

@@ -19,18 +19,22 @@ from orthoptim_experiments.harness.records import Run, Trial
 from orthoptim_experiments.harness.statistics import time_to
 
 
+def _steps(values: dict[str, float]) -> str:
+    return figures(values, ".0f").replace(" inf", " never")
+
+
 @requires(*PAPER)
 def fewest(run: Run) -> Verdict:
     """Whether POGO and LandingPC take the fewest steps."""
     steps = ascending({method: mean_to(run, method, "step") for method in PAPER})
-    return verdict(set([*steps][:2]) == {"POGO", "LandingPC"}, f"steps: {figures(steps, '.0f')}")
+    return verdict(set([*steps][:2]) == {"POGO", "LandingPC"}, f"steps: {_steps(steps)}")
 
 
 @requires("Landing", "SLPG", "RGD")
 def similar(run: Run) -> Verdict:
     """Whether Landing, SLPG and RGD take as many steps, within a factor of 1.5."""
     steps = {method: mean_to(run, method, "step") for method in ("Landing", "SLPG", "RGD")}
-    measured = f"steps to a gap of {run.config['tolerance']:.0e}: {figures(steps, '.0f')}"
+    measured = f"steps to a gap of {run.config['tolerance']:.0e}: {_steps(steps)}"
     return verdict(max(steps.values()) <= 1.5 * min(steps.values()), measured)
 
 

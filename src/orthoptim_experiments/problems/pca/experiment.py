@@ -34,7 +34,7 @@ class PCA(Experiment):
     title = "Online PCA"
     about = """
 Find the leading p-dimensional subspace of a symmetric n×n matrix: minimise −½ tr(XAXᵀ) over XXᵀ = I. A trial ends when
-the gap |f − f*|/|f*| of the nearest orthogonal matrix is below 1e-6, or after 3000 steps.
+the gap |f − f*|/|f*| of the nearest orthogonal matrix is below {tolerance}, or after {budget} steps.
 
 The published script builds A = sym(QDQ), which is indefinite; the paper's text describes A = QDQᵀ, of condition number
 1000. Learning rates were tuned on the script's, so --variant code is the default.

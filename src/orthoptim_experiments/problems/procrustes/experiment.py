@@ -30,8 +30,8 @@ class Procrustes(Experiment):
     title = "Orthogonal Procrustes"
     about = """
 Find the orthogonal n×n matrix that best takes A to B, both Gaussian: minimise ‖AX − B‖²/2n over XXᵀ = I. A trial ends
-when the gap |f − f*|/|f*| of the nearest orthogonal matrix is below 1e-6, or after 3000 steps. The start lies in the
-component (sign of the determinant) of the optimum, the polar factor of AᵀB.
+when the gap |f − f*|/|f*| of the nearest orthogonal matrix is below {tolerance}, or after {budget} steps. The start
+lies in the component (sign of the determinant) of the optimum, the polar factor of AᵀB.
 
 At laptop scale the tolerance is 1e-4. The plane of the two least singular values of AᵀB turns so slowly that 3000 steps
 do not suffice; by an estimate its share of the gap falls as n^-2.5, from 2e-5 at n = 400 to

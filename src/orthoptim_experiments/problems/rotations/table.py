@@ -4,9 +4,10 @@ import statistics
 import sys
 from pathlib import Path
 
+from orthoptim_experiments.harness.claims import difference, difference_words, ended
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.harness.records import Run
-from orthoptim_experiments.problems.rotations.claims import last, paired
+from orthoptim_experiments.harness.statistics import last
 
 
 def table(run: Run) -> str:
@@ -16,7 +17,7 @@ def table(run: Run) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for method in run.methods:
-        columns = {name: list(last(run, method, name).values()) for name in _COLUMNS}
+        columns = {name: [last(trial, name) for trial in ended(run, method)] for name in _COLUMNS}
         cells = [method, f"{statistics.mean(columns['perplexity']):.3f}"]
         cells += [_difference(run, method, other) for other in ("hadamard", "SGDG")]
         cells += [
@@ -34,8 +35,7 @@ _COLUMNS = ("perplexity", "quantization_error", "max_distance", "processor_time"
 def _difference(run: Run, method: str, other: str) -> str:
     if method == other:
         return "–"
-    mean, half, _ = paired(run, method, other)
-    return f"{mean:+.3f} ± {half:.3f}"
+    return difference_words(difference(run, method, other, "perplexity"), 3).partition(" (")[0]
 
 
 if __name__ == "__main__":

@@ -1,85 +1,65 @@
 """StiefelMuon against POGO with VAdam: both normalise their steps, in the spectral and in the Frobenius norm."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
-from orthoptim_experiments.harness.claims import Claim, Verdict, requires, verdict
-from orthoptim_experiments.harness.experiment import Config, Experiment, Problem, Scale
+from orthoptim_experiments.harness.claims import (
+    Claim,
+    Verdict,
+    below_zero,
+    difference,
+    difference_words,
+    ended,
+    requires,
+    verdict,
+)
+from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import Options
 from orthoptim_experiments.harness.panels import Panel
 from orthoptim_experiments.harness.records import Run
+from orthoptim_experiments.harness.statistics import last
 from orthoptim_experiments.problems.matrix import MatrixProblem
 from orthoptim_experiments.problems.pca.problem import PCAProblem
 from orthoptim_experiments.problems.procrustes.problem import ProcrustesProblem
-from orthoptim_experiments.problems.rotations.claims import is_below, last, paired
 from orthoptim_experiments.problems.spectral import contenders  # noqa: F401  (registers its methods)
 
 
-class Decaying(Problem):
-    """A problem in one matrix with a learning rate that falls linearly to zero: normalised steps do not shrink else.
-
-    Args:
-        problem: the problem.
-    """
-
-    def __init__(self, problem: MatrixProblem) -> None:
-        self.problem = problem
-        self.budget = problem.budget
-        self.rates: list[float] = []
-
-    def parameters(self) -> list[torch.Tensor]:
-        """The matrix."""
-        return self.problem.parameters()
+class _Decaying(MatrixProblem):
+    """A learning rate that falls linearly to zero: normalised steps do not shrink else."""
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
-        """See :meth:`Problem.begin`."""
         super().begin(optimizer)
-        self.problem.begin(optimizer)
         self.rates = [group["lr"] for group in optimizer.param_groups]
 
     def advance(self) -> None:
-        """See :meth:`Problem.advance`."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * (1 - self.step / self.budget)
-        self.problem.advance()
-        self.step = self.problem.step
-
-    def due(self) -> bool:
-        """See :meth:`Problem.due`."""
-        return self.problem.due()
+        super().advance()
 
     def evaluate(self) -> dict[str, float]:
         """That of the problem, and the logarithm of the gap, whose differences are compared."""
-        values = self.problem.evaluate()
+        values = super().evaluate()
         return {**values, "log_gap": math.log10(max(values["projected_gap"], 1e-16))}
 
-    def outcome(self) -> Any:
-        """See :meth:`Problem.outcome`."""
-        return self.problem.outcome()
 
-    def state_dict(self) -> dict[str, Any]:
-        """See :meth:`Problem.state_dict`."""
-        return self.problem.state_dict()
+class _DecayingPCA(_Decaying, PCAProblem):
+    pass
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See :meth:`Problem.load_state_dict`."""
-        self.problem.load_state_dict(state)
-        self.step = self.problem.step
+
+class _DecayingProcrustes(_Decaying, ProcrustesProblem):
+    pass
 
 
 @requires("StiefelMuon", "POGO-VAdam")
 def spectral_wins(run: Run) -> Verdict:
     """Whether the interval of the difference of log₁₀ gaps, paired by seed, lies below zero."""
-    mean, half, count = paired(run, "StiefelMuon", "POGO-VAdam", "log_gap")
-    parts = [
-        f"{method} {', '.join(f'{value:.2f}' for value in last(run, method, 'log_gap').values())}"
-        for method in _METHODS
-    ]
-    text = f"log₁₀ of the gap: {'; '.join(parts)}; StiefelMuon − POGO-VAdam {mean:+.2f} ± {half:.2f} ({count} seeds)"
-    return verdict(is_below(run, "StiefelMuon", "POGO-VAdam", "log_gap"), text)
+    found = difference(run, "StiefelMuon", "POGO-VAdam", "log_gap")
+    ends = {method: [f"{last(trial, 'log_gap'):.2f}" for trial in ended(run, method)] for method in _METHODS}
+    parts = "; ".join(f"{method} {', '.join(values)}" for method, values in ends.items())
+    text = f"log₁₀ of the gap: {parts}; StiefelMuon − POGO-VAdam {difference_words(found, 2)}"
+    return verdict(below_zero(found), text)
 
 
 _METHODS = ("StiefelMuon", "POGO-VAdam")
@@ -91,8 +71,9 @@ class Spectral(Experiment):
     name = "spectral"
     title = "Spectral steps"
     about = """
-Online PCA and orthogonal Procrustes (see `orthoptim run pca` and `run procrustes`) in 300 steps, with a learning rate
-that falls linearly to zero, by StiefelMuon and by POGO with VAdam. Both had five rates on a seed that is not reported.
+Online PCA and orthogonal Procrustes (see `orthoptim run pca` and `run procrustes`) in {budget} steps, with a learning
+rate that falls linearly to zero, by StiefelMuon and by POGO with VAdam. Both had five rates on a seed that is not
+reported.
 """
     scales: ClassVar = {
         "tiny": Scale(
@@ -121,8 +102,8 @@ that falls linearly to zero, by StiefelMuon and by POGO with VAdam. Both had fiv
             return {"StiefelMuon": {"lr": 0.03}, "POGO-VAdam": {"lr": 30.0}}
         return {"StiefelMuon": {"lr": 0.03}, "POGO-VAdam": {"lr": 3.0}}
 
-    def problem(self, config: Config, method: str, seed: int) -> Decaying:
+    def problem(self, config: Config, method: str, seed: int) -> MatrixProblem:
         """See :meth:`Experiment.problem`."""
         if config["variant"] == "pca":
-            return Decaying(PCAProblem({**config, "variant": "paper"}, seed, config["dtype"]))
-        return Decaying(ProcrustesProblem(config, seed, config["dtype"]))
+            return _DecayingPCA({**config, "variant": "paper"}, seed, config["dtype"])
+        return _DecayingProcrustes(config, seed, config["dtype"])

@@ -44,10 +44,10 @@ class ViT(ClassificationExperiment):
     """See the module."""
 
     name = "vit"
-    title = "The O-ViT on CIFAR-10"
+    title = "The O-ViT"
     about = """
-Classify CIFAR-10 with a vision transformer whose query, key and value matrices are orthogonal: at the paper's depth 6
-and dimension 1024 these are 18 matrices of 1024×1024. Adam is the reference without a constraint.
+Classify images ({dataset}) with a vision transformer whose query, key and value matrices are orthogonal: at the paper's
+depth 6 and dimension 1024 these are 18 matrices of 1024×1024. Adam is the reference without a constraint.
 
 Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I‖_F/√p, mean and maximum over all matrices.
 """
@@ -68,6 +68,7 @@ Accuracy and loss are those of the test images. The distance is ‖XXᵀ − I�
         "paper": Scale("as in the paper", seeds=5, sizes=PAPER_SIZES),
     }
     dtypes = ("float32",)
+    length = "epochs"
     default_methods = (*PAPER, "Adam")
     columns = tuple(name for name in ClassificationExperiment.columns if name != "tta_accuracy")
     claims = (

@@ -24,16 +24,15 @@ SMALLER = {("filters", "SLPG"): {"lr": 1e-4}}
 COMPARED = (*PAPER, "POGO-strict", "Adam")
 TABLES = {**cnn.OPTIONS, "vit": vit.OPTIONS}
 CASES = [(variant, method) for variant, table in TABLES.items() for method in COMPARED if method in table]
-CASES += [("filters", "torch-orthogonal")]
-if methods.find("geoopt").installed:
-    CASES += [("kernels", "geoopt")]
+PEERS = [("filters", "torch-orthogonal"), ("kernels", "geoopt"), ("filters", "geotorch"), ("kernels", "geotorch")]
+CASES += [(variant, method) for variant, method in PEERS if methods.find(method).installed]
 
 # steps of length ξ ≤ 0.05 leave a distance of at most ¾ξ⁴ = 5e-6
 SHORT = {"lr": 0.05, "base": "VAdam"}
 
 # the largest distance/√p at the end of a training
 FEASIBLE = {"POGO": 1e-5, "RGD": 1e-5, "RSDM": 1e-5, "SLPG": 1e-3, "Landing": 0.5, "LandingPC": 0.5}
-FEASIBLE |= dict.fromkeys(("POGO-strict", "geoopt", "torch-orthogonal"), 1e-5)
+FEASIBLE |= dict.fromkeys(("POGO-strict", "geoopt", "geotorch", "torch-orthogonal"), 1e-5)
 
 
 def make(images, variant, method, options=None, seed=0, **sizes):

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import orthoptim as oo
+from orthoptim_experiments.harness.claims import difference
 from orthoptim_experiments.harness.experiment import configuration
 from orthoptim_experiments.harness.methods import find
 from orthoptim_experiments.harness.records import Run, Trial
 from orthoptim_experiments.problems.rotations import text
-from orthoptim_experiments.problems.rotations.claims import paired
 from orthoptim_experiments.problems.rotations.experiment import LEARNED, RotationExperiment
 from orthoptim_experiments.problems.rotations.model import LanguageModel, Rotations, Sizes, quantize
 from orthoptim_experiments.problems.rotations.training import FIXED
@@ -96,6 +96,6 @@ def test_paired_differences_have_students_interval():
             trial.add({"step": 1, "time": 0.0, "perplexity": value})
             trials.append(trial)
     run = Run(path=None, id="", experiment="", config={}, environment={}, started="", trials=trials)
-    mean, half, count = paired(run, "a", "b")
-    assert (mean, count) == (pytest.approx(-2.5 / 3), 3)
-    assert half == pytest.approx(4.303 * 0.763763 / 3**0.5, rel=1e-3)
+    found = difference(run, "a", "b", "perplexity")
+    assert (found.mean, found.trials) == (pytest.approx(-2.5 / 3), 3)
+    assert found.high - found.mean == pytest.approx(4.303 * 0.763763 / 3**0.5, rel=1e-3)
