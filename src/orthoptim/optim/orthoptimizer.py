@@ -200,7 +200,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
                 )
 
     def _step_sharded(self, rules: Mapping[int, UpdateRule], lists: Mapping[int, Lists]) -> Mapping[int, View]:
-        """Step the matrices that are cut; add DTensors whose matrices are whole here to the lists, and return their views."""
+        """Step the matrices that are cut; add those that are whole on this rank to the lists; return their views."""
         dtensors = self._dtensors()
         if not dtensors:
             return {}
@@ -254,14 +254,13 @@ class Orthoptimizer(UpdateContract, Optimizer):
 
     def _current_rules(self) -> dict[int, UpdateRule]:
         """How the constrained groups are updated, with the options as they are now."""
-        last = self._rules
-        self._rules = {
-            index: last[index]
-            if index in last and last[index].is_current(group)
-            else UpdateRule(type(self), index, group)
-            for index, group in enumerate(self.param_groups)
-            if group["algorithm"] == self.algorithm
-        }
+        last, self._rules = self._rules, {}
+        for index, group in enumerate(self.param_groups):
+            if group["algorithm"] == self.algorithm:
+                rule = last.get(index)
+                if rule is None or rule.group is not group or rule.values != rule.read(group):
+                    rule = UpdateRule(type(self), index, group)
+                self._rules[index] = rule
         return self._rules
 
     def _forget_plans(self) -> None:

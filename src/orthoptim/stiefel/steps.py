@@ -122,12 +122,17 @@ def pogo_step(
     """
     batch, (p, n) = x.shape[:-2], x.shape[-2:]
     if on_host:
-        return _step_on_host(x, g, float(lr), policy, form or choose(p, n), scale, normalized)
+        eta: Numbers = float(lr)
+        factor: Numbers = 1.0 if scale is None else scale
+        if policy.clip is not None and not normalized:
+            entry = max(max_entry(g).item(), torch.finfo(x.dtype).tiny)
+            eta, factor = eta * factor * entry, 1 / entry
+        return FORMS[form or choose(p, n)](Leap(x, g, eta, factor, normalized), policy)
     eta = lr if isinstance(lr, Tensor) else torch.as_tensor(lr, dtype=x.real.dtype, device=x.device)
     if len(batch) != 1:
         eta = eta.expand(batch).reshape(-1)
         x, g = x.reshape(-1, p, n), g.reshape(-1, p, n)
-    factor: Numbers = 1.0 if scale is None else scale.reshape(-1, 1, 1)
+    factor = 1.0 if scale is None else scale.reshape(-1, 1, 1)
     if policy.clip is not None and not normalized:
         factors = [] if scale is None else [scale.reshape(-1)]
         eta, inverse = _unit_direction(eta, max_entry(g), *factors)
@@ -142,16 +147,6 @@ def pogo_step(
 def can_compute_on_host(x: Tensor, form: str) -> bool:
     """Whether a step may be given ``on_host``."""
     return form.startswith("direct") and is_single(x)
-
-
-def _step_on_host(
-    x: Tensor, g: Tensor, eta: float, policy: Policy, form: str, scale: float | None, normalized: bool
-) -> Step:
-    factor = 1.0 if scale is None else scale
-    if policy.clip is not None and not normalized:
-        entry = max(max_entry(g).item(), torch.finfo(x.dtype).tiny)
-        eta, factor = eta * factor * entry, 1 / entry
-    return FORMS[form](Leap(x, g, eta, factor, normalized), policy)
 
 
 def direct_n(leap: Leap, policy: Policy) -> Step:
