@@ -208,7 +208,7 @@ def without_gaps(a: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return a
     dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
-    aligned = a.device.type != "cpu" or not has_address(a) or a.data_ptr() % _ALIGNMENT == 0
+    aligned = not a.is_cpu or not has_address(a) or a.data_ptr() % _ALIGNMENT == 0
     return a if dense and aligned else a.clone()
 
 

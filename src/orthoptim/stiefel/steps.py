@@ -32,6 +32,7 @@ float32, against 4e-7).
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -245,10 +246,22 @@ def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Nu
     else:
         m = torch.add(x, r, alpha=-s, out=r)
     with full_precision() if policy.mixed else nullcontext():
-        landing = land(subtract_identity(symmetric(m)), policy, length)
+        landing = land(_defect(m), policy, length)
     with full_precision() if policy.mixed and not policy.half else nullcontext():
         new = torch.baddbmm(m, landing.q, m, alpha=landing.weight)
     return _landed(new, length, landing, policy)
+
+
+def _defect(m: Tensor) -> Tensor:
+    """C = MMᴴ − I; that of a single small matrix in one operation."""
+    if m.shape[-2] < SYMMETRIC_FROM and is_single(m):
+        return torch.baddbmm(_identity(m.shape[-2], m.dtype), m, m.mH, beta=-1)
+    return subtract_identity(symmetric(m))
+
+
+@lru_cache(maxsize=8)
+def _identity(p: int, dtype: torch.dtype) -> Tensor:
+    return torch.eye(p, dtype=dtype).unsqueeze(0)
 
 
 def _landed(x: Tensor, length: Length, landing: Correction, policy: Policy) -> Step:
