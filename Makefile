@@ -1,40 +1,40 @@
-# Two commands: `make demo` shows the library at work, `make test` checks all of it. Both start from a bare checkout.
+# `make demo` shows the library at work, `make test` runs all tests. Both start from a bare checkout.
 PYTHON ?= python3
 BIN := .venv/bin
 # Two workers with two torch threads each are ten times slower than with one: see tests/conftest.py.
 WORKERS ?= 2
-# Of everything that is drawn at random.
+# Seed of everything random.
 SEED ?= 0
 
-# The library and its tests: what coverage is measured of.
+# The tests that coverage is measured with.
 LIBRARY := tests src/orthoptim --ignore=tests/orthoptim_experiments
 
 .PHONY: demo test test-integrations docs dist test-wheel test-floor kills coverage mutants soak fuzz bench lint install clean
 
-# Two minutes: PCA with every method, a small squared unitary circuit, and the page on both, in results/demo.
+# Two minutes: PCA with every method and a small squared unitary circuit; the report is in results/demo.
 demo: install
 	$(BIN)/orthoptim demo --open
 
 test: install lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=20 -rs
 
-# The examples and the integrations, with the packages of other people that they are for.
+# The examples and the integrations, with Lightning, transformers, accelerate and PEFT.
 test-integrations: .venv/integrations
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -rs -m 'integrations or not soak' tests/integrations
 
-# The site, into docs/_build/html; needs no network, and a warning is an error. Then every code block of its pages runs.
+# Builds the site in docs/_build/html, offline; warnings are errors. Then runs every code block of its pages.
 docs: .venv/docs
 	$(BIN)/sphinx-build --fresh-env --write-all --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	$(BIN)/pytest -q -m docs tests/docs
 
-# The wheel and the source distribution, into dist/, checked.
+# Builds the wheel and the source distribution in dist/, and checks both.
 dist: .venv/release
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.release dist
 
-# The installed wheel, in an environment that has nothing of this checkout but its tests.
+# Tests the installed wheel in an environment that sees only the tests of this checkout.
 test-wheel: dist
 	$(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
@@ -42,11 +42,11 @@ test-wheel: dist
 	cd tests && ../.venv-wheel/bin/python -c "import orthoptim; assert '.venv-wheel' in orthoptim.__file__, orthoptim.__file__"
 	.venv-wheel/bin/pytest -q -p no:cacheprovider tests/test_groups.py tests/test_views.py tests/conformance/test_contract.py tests/optim
 
-# What depends most on torch's version, with the oldest one that pyproject.toml allows: constraints-floor.txt.
+# The tests that depend most on torch's version, with the oldest one that is supported: constraints-floor.txt.
 test-floor: .venv-floor/installed
 	.venv-floor/bin/pytest -n $(WORKERS) --dist loadgroup tests/engine/test_compile.py tests/stiefel tests/conformance tests/robustness
 
-# 100 processes killed while they save: what is left loads, and resumes to the same bits.
+# Kills 100 processes while they save: the checkpoint left behind loads, and resumes to the same bits.
 kills: install
 	$(BIN)/python -m tests.robustness.kills --count 100 --seed 0
 
@@ -54,23 +54,23 @@ kills: install
 coverage: install
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term $(LIBRARY)
 
-# Mutation testing of stiefel/ and base/: fails if fewer than nine in ten changes of a formula make a test fail.
+# Mutation testing of stiefel/ and base/; fails if the tests detect fewer than nine in ten changes of a formula.
 MUTANTS ?= 220
 mutants: install
 	$(BIN)/python -m tests.mutation --count $(MUTANTS) --seed $(SEED)
 
-# What takes minutes: the same claims at larger sizes.
+# Minutes: the same claims at larger sizes.
 soak: install
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m soak
 
-# Hours: random sequences of operations (0.3 s each), then the search for the worst gradients.
+# Hours: random sequences of operations (0.3 s each), then a search for the worst gradients.
 SEQUENCES ?= 30000
 TRIALS ?= 1000000
 fuzz: install
 	$(BIN)/python -m tests.fuzz --sequences $(SEQUENCES) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.adversary --trials $(TRIALS) --seed $(SEED)
 
-# Against the peers; ratios, measured in one process.
+# Ratios of times to those of other libraries, measured in one process.
 bench: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
 	$(BIN)/orthoptim bench --growth
@@ -90,7 +90,7 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
-# One of the extras that `make test` does not need.
+# Extras that `make test` does not need.
 .venv/integrations .venv/docs .venv/release: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(@F)]'
 	touch $@

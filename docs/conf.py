@@ -27,6 +27,7 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "mathml",
+    "formula",
     "results_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
@@ -40,6 +41,7 @@ myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["lightning", "transformers", "peft"]  # the same pages whether they are installed or not
 autodoc_default_options = {"show-inheritance": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

@@ -2,14 +2,14 @@
 Quickstart: an orthogonal network in ten minutes
 ================================================
 
-We train a small network on real images of digits, with orthogonal convolution kernels and orthogonal attention. We
-watch how far its matrices are from orthogonal, save it in the middle, and resume.
+We train a small network with orthogonal convolution kernels and orthogonal attention on real images of digits. We
+monitor how far its matrices are from orthogonal, save it half way, and resume.
 
-Install orthoptim with the data set that the experiments use (1797 images of 8×8 pixels, part of the package)::
+The data set (1797 images of 8×8 pixels) is part of the package. Install it with the extra ``experiments``::
 
     pip install '.[experiments]'
 
-The page you read was made by running this file; download it at the end.
+Running this file produced the output on this page. You can download the file at the end of the page.
 """
 
 # %%
@@ -34,8 +34,8 @@ test_x, test_y = digits.test.pixels / 16 - 0.3, digits.test.labels
 # %%
 # The model
 # ---------
-# Two convolutions, then attention over the 16 places that are left, then a linear head. Nothing in it knows about
-# orthogonality.
+# Two convolutions, attention over the 16 remaining positions, and a linear head. It is an ordinary model: the
+# optimizer, not the model, handles orthogonality.
 
 
 class Net(nn.Module):
@@ -60,9 +60,9 @@ class Net(nn.Module):
 # %%
 # Three lines
 # -----------
-# Say which weights are orthogonal, make them so, and give them to the optimizer. ``"kernels"`` are the 3×3 kernels of
-# a convolution. ``MultiheadAttention`` keeps the projections of queries, keys and values in one parameter; ``split=3``
-# makes each of the three orthogonal. All other parameters are trained by AdamW in the same ``step()``.
+# Name the orthogonal weights, make them orthogonal, and build the optimizer. ``"kernels"`` are the 3×3 kernels of a
+# convolution. ``MultiheadAttention`` stores the projections of queries, keys and values in one parameter; ``split=3``
+# makes each of the three orthogonal. AdamW trains all other parameters in the same ``step()``.
 
 ORTHOGONAL = {
     "conv*.weight": "kernels",
@@ -85,12 +85,12 @@ model, opt, schedule = build()
 print(opt.plan())
 
 # %%
-# Train, and watch
-# ----------------
-# An ordinary loop. ``opt.drift()`` returns a row for each group: how many matrices there are, the mean and the largest
-# distance ``‖XXᴴ − I‖_F``, and how many steps were skipped (a gradient that is not finite), clipped (too long a leap)
-# or rescued (somebody wrote into the weights). It waits for the device, so call it once in an epoch, not in each step.
-# ``opt.drift().as_dict()`` is a flat dictionary for TensorBoard or Weights & Biases.
+# Train and monitor
+# -----------------
+# This is an ordinary loop. ``opt.drift()`` returns one row per group: the number of matrices, the mean and the largest
+# distance ``‖XXᴴ − I‖_F``, and how many steps were skipped (the gradient was not finite), clipped (the leap was too
+# long) or rescued (something wrote into the weights). It waits for the device, so call it once per epoch rather than
+# in each step. ``opt.drift().as_dict()`` returns scalars for TensorBoard or Weights & Biases.
 
 
 def train_epoch(model: Net, opt: torch.optim.Optimizer, epoch: int) -> float:
@@ -108,7 +108,7 @@ def train_epoch(model: Net, opt: torch.optim.Optimizer, epoch: int) -> float:
 
 
 def accuracy(model: Net) -> float:
-    """Of the test images."""
+    """Share of the test images that are classified correctly."""
     model.eval()
     with torch.no_grad():
         return float((model(test_x).argmax(1) == test_y).float().mean())
@@ -125,18 +125,18 @@ for epoch in range(EPOCHS // 2):
 print(opt.drift())
 
 # %%
-# Save, and resume
-# ----------------
-# ``oo.save`` is ``torch.save`` that never leaves half a file behind. State dicts hold tensors, numbers and strings
-# only, so that ``weights_only=True`` loads them.
+# Save and resume
+# ---------------
+# ``oo.save`` is ``torch.save`` that replaces the file atomically. State dicts hold tensors, numbers and strings only,
+# so ``weights_only=True`` can load them.
 
 path = Path(tempfile.mkdtemp()) / "checkpoint.pt"
 state = {"model": model.state_dict(), "opt": opt.state_dict(), "schedule": schedule.state_dict(), "epoch": EPOCHS // 2}
 oo.save(state, path)
 
 # %%
-# Resume in this order: build the model and the optimizer as before, then load the weights, then the state of the
-# optimizer. What follows is what would have followed without a stop, to the last bit:
+# Resume in this order: build the model and the optimizer as before, load the weights, then load the optimizer state.
+# The resumed run equals the uninterrupted one bit for bit:
 
 resumed, resumed_opt, resumed_schedule = build()
 saved = torch.load(path, weights_only=True)
@@ -154,12 +154,14 @@ for epoch in range(saved["epoch"], EPOCHS):
 assert all(map(torch.equal, model.parameters(), resumed.parameters()))
 
 # %%
-# What came out
-# -------------
+# Result
+# ------
 
 worst = max(row.max_distance for row in resumed_opt.drift())
 print(f"loss {first_loss:.3f} -> {again:.3f}, test accuracy {accuracy(resumed):.1%}, largest distance {worst:.1e}")
+assert again < first_loss
+assert worst <= 1e-5
 
 # %%
-# Where next: :doc:`/choosing` for the method, base and learning rate; :doc:`/guides/index` for convolutions, attention,
-# mixed precision and several devices; :doc:`/troubleshooting` when something is odd.
+# Next: :doc:`/choosing` helps with the method, base and learning rate; :doc:`/guides/index` covers convolutions,
+# attention, mixed precision and distributed training; :doc:`/troubleshooting` helps when something goes wrong.

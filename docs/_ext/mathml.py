@@ -19,7 +19,8 @@ def mathml(tex: str, **options: Any) -> str:
     parts = re.split(r"(\\text\{[^}]*\})", tex)
     parts[::2] = [part.translate(_COMMANDS).replace(r"\dots", r"\ldots") for part in parts[::2]]
     plain = re.sub(r"\\(t?frac)(\d)(\d)", r"\\\1{\2}{\3}", "".join(parts))
-    return tex2mathml(plain, **options)
+    # bars and brackets that stretch are set too low as the base of an index
+    return re.sub(r"<mo>([‖⟨⟩])</mo>", r'<mo stretchy="false">\1</mo>', tex2mathml(plain, **options))
 
 
 def visit_inline(translator: Any, node: nodes.math) -> None:

@@ -5,6 +5,7 @@ and a list of its records. A folder without figures is left out; without any fol
 """
 
 import os
+import re
 from pathlib import Path
 
 from docutils import nodes
@@ -46,7 +47,7 @@ class ResultsGallery(SphinxDirective):
         for path in figures:
             if path.parent == folder:
                 uri = os.path.relpath(path, Path(self.env.doc2path(self.env.docname)).parent)
-                caption = path.stem.replace("_", " ").replace("-", " ")
+                caption = re.sub(r"-[0-9a-f]{10}$", "", path.stem).replace("_", " ").replace("-", " ")
                 figure = nodes.figure("", nodes.image(uri=uri, alt=caption, classes=["result"]))
                 figure += nodes.caption(caption, caption)
                 section += figure

@@ -44,6 +44,8 @@ BASES: dict[str, Optimizer] = {
     "Adam": lambda x: oo.POGO([x], lr=0.03, base=oo.Adam()),
     "Muon": lambda x: oo.POGO([x], lr=0.1, base=oo.Muon()),
     "BB": lambda x: oo.POGO([x], base=oo.BB()),
+    "CG": lambda x: oo.POGO([x], base=oo.CG()),
+    "LBFGS": lambda x: oo.POGO([x], base=oo.LBFGS()),
 }
 
 

@@ -1,7 +1,7 @@
 """orthoptim: optimize orthogonal and unitary matrices at scale."""
 
 from orthoptim.averaging import ema_multi_avg_fn
-from orthoptim.base import BB, SGD, Adam, Base, Muon, VAdam
+from orthoptim.base import BB, CG, LBFGS, SGD, Adam, Base, Muon, VAdam
 from orthoptim.checkpoint import save
 from orthoptim.distributed.layout import long_dim_placement
 from orthoptim.functional import distance, is_orthogonal, orthogonalize_, project_
@@ -14,6 +14,7 @@ from orthoptim.optim import (
     Drift,
     Landing,
     LandingPC,
+    LineSearch,
     Orthoptimizer,
     Plan,
     StiefelMuon,
@@ -26,6 +27,8 @@ __version__ = "0.2.0"
 
 __all__ = [
     "BB",
+    "CG",
+    "LBFGS",
     "POGO",
     "RGD",
     "RSDM",
@@ -36,6 +39,7 @@ __all__ = [
     "Drift",
     "Landing",
     "LandingPC",
+    "LineSearch",
     "Muon",
     "Orthoptimizer",
     "Plan",

@@ -46,7 +46,7 @@ def ema_multi_avg_fn(model: nn.Module, patterns: Patterns, decay: float = 0.999)
     matched = match(model, patterns)
     check_views(model, matched, "matrix", "auto")
     constrained = [
-        (name, param, options.get("view", "matrix"), options.get("side", "auto"))
+        (name, param, options.get("view", "matrix"), options.get("side", "auto"), options.get("scale", 1.0))
         for options, named in matched
         for name, param in named
     ]
@@ -63,15 +63,15 @@ def ema_multi_avg_fn(model: nn.Module, patterns: Patterns, decay: float = 0.999)
         if constrained and device not in {param.device for _name, param, *_rest in constrained}:
             raise ValueError(f"parameters are averaged on {device}, where the model is not: average on its own device")
         here = [entry for entry in constrained if entry[1].device == device and entry[1].dtype == dtype]
-        places = {_place(param): (name, view, side) for name, param, view, side in here if param.numel()}
+        places = {_place(param): (name, *options) for name, param, *options in here if param.numel()}
         for average, value in zip(averages, current, strict=True):
             if not (average.is_floating_point() or average.is_complex()):
                 average.copy_(value)  # a counter among the buffers
                 continue
             average.lerp_(value, 1 - decay)
             if _place(value) in places:
-                _name, view, side = places.pop(_place(value))
-                project_(average, view=view, side=side)
+                _name, view, side, scale = places.pop(_place(value))
+                project_(average, view=view, side=side, scale=scale)
         if places:
             missing = next(iter(places.values()))[0]
             raise ValueError(

@@ -11,10 +11,10 @@ from orthoptim.atomic import replacing
 def save(obj: object, path: str | os.PathLike[str], **options: Any) -> None:
     """Save like :func:`torch.save`, but atomically: at every moment ``path`` holds the old checkpoint or the new one.
 
-    ``torch.save`` overwrites the file in place, so that a process that is killed while it writes, or a full disk,
-    leaves neither. Here the new file is written beside the old one, brought to the disk, and then renamed. That needs
-    space for both. Whatever fails, the old file stays and the new one is removed; only a process that is killed
-    leaves a temporary file, ``.<name>.<random>.tmp``, which may be deleted.
+    ``torch.save`` overwrites the file in place: if the process is killed or the disk is full, neither checkpoint is
+    left. This function writes a new file beside the old one, flushes it to the disk and renames it, which needs space
+    for both. If anything fails, the old file stays and the new one is removed; only a process that is killed leaves a
+    temporary file, ``.<name>.<random>.tmp``, which you may delete.
 
     Several processes may save to one path: one of their files stays, whole. Parameters that are DTensors are saved by
     :mod:`torch.distributed.checkpoint`.

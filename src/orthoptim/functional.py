@@ -18,27 +18,29 @@ from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, check_values, compute_dtype, is_dtensor, real_dtype
 from orthoptim.user_warnings import warn_user
 from orthoptim.validation import check_choice
-from orthoptim.views import Side, View, ViewLike
+from orthoptim.views import Scale, Side, View, ViewLike
 
 TensorT = TypeVar("TensorT", bound=Tensor)
 TensorOrModule = TypeVar("TensorOrModule", bound=Tensor | nn.Module)
 
 
 @torch.no_grad()
-def distance(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto") -> Tensor:
-    """Distance ‖XXᴴ − I‖_F from orthonormality, one value per matrix.
+def distance(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto", scale: Scale = 1.0) -> Tensor:
+    """Distance ‖XXᴴ/σ² − I‖_F from orthonormality, one value per matrix; σ is the ``scale``, mostly 1.
 
     Collective for DTensors: every rank must call it and receives the distances of all matrices.
 
     Example:
         >>> distance(torch.eye(3))
         tensor(0.)
+        >>> distance(2 * torch.eye(3), scale=2)
+        tensor(0.)
     """
     try:
         check_dtype(tensor.dtype)
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
-    seen = View.of(view)
+    seen = View.of(view).scaled(scale)
     with full_precision(tensor.device):
         if is_dtensor(tensor):
             ((distances,),) = sharded.apply([Matrices(tensor, seen, side)], lambda x: [stiefel.distance(x)])
@@ -47,7 +49,9 @@ def distance(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto") 
 
 
 @torch.no_grad()
-def is_orthogonal(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto", tol: float | None = None) -> bool:
+def is_orthogonal(
+    tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "auto", scale: Scale = 1.0, tol: float | None = None
+) -> bool:
     """Whether every matrix is orthonormal up to ``tol`` (default: what rounding explains, 10·u·p).
 
     Example:
@@ -58,7 +62,7 @@ def is_orthogonal(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "au
         check_values(tensor)
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
-    distances = distance(tensor, view=view, side=side)
+    distances = distance(tensor, view=view, side=side, scale=scale)
     parts = View.of(view).parts(tensor.shape, side)
     limits = [rounding(tensor.dtype, part.p) if tol is None else tol for part in parts]
     return all(bool((part.values(distances) <= limit).all()) for part, limit in zip(parts, limits, strict=True))
@@ -66,7 +70,7 @@ def is_orthogonal(tensor: Tensor, *, view: ViewLike = "matrix", side: Side = "au
 
 def _matrices(tensor: Tensor, view: View, side: str) -> list[Tensor]:
     """The matrices of each part of a plain tensor, in the dtype to compute in."""
-    return [x.to(compute_dtype(tensor.dtype)) for x in view.to_matrices(tensor.detach(), side)]
+    return view.to_matrices(tensor.detach().to(compute_dtype(tensor.dtype)), side)
 
 
 def rounding(dtype: torch.dtype, p: int) -> float:
@@ -75,10 +79,10 @@ def rounding(dtype: torch.dtype, p: int) -> float:
 
 
 @torch.no_grad()
-def project_(tensor: TensorT, *, view: ViewLike = "matrix", side: Side = "auto") -> TensorT:
-    """Replace every matrix by the nearest orthonormal one, in place.
+def project_(tensor: TensorT, *, view: ViewLike = "matrix", side: Side = "auto", scale: Scale = 1.0) -> TensorT:
+    """Replace every matrix by the nearest orthonormal one, times ``scale``, in place.
 
-    Warns where a matrix does not have full rank: its nearest orthonormal matrix is then an arbitrary one of many.
+    Warns if a matrix does not have full rank: its nearest orthonormal matrix is then not unique.
 
     Example:
         >>> project_(torch.tensor([[3.0, 4.0]]))
@@ -86,12 +90,13 @@ def project_(tensor: TensorT, *, view: ViewLike = "matrix", side: Side = "auto")
     """
     try:
         check_values(tensor)
-        View.of(view).parts(tensor.shape, side)
+        seen = View.of(view).scaled(scale)
+        seen.parts(tensor.shape, side)
         if not is_finite(tensor):
             raise ValueError("is not finite")
     except ValueError as error:
         raise ValueError(f"cannot project a tensor that {error}") from None
-    (deficient,) = project_counting_([(tensor, View.of(view), side)])
+    (deficient,) = project_counting_([(tensor, seen, side)])
     if deficient:
         warn_user(f"the tensor {RANK_DEFICIENT.format(deficient)}")
     return tensor
@@ -147,25 +152,27 @@ def orthogonalize_(
     *,
     view: ViewLike = "matrix",
     side: Side = "auto",
+    scale: Scale = 1.0,
     init: Init = "project",
     det: int | None = None,
     generator: torch.Generator | None = None,
 ) -> TensorOrModule:
-    """Make matrices orthonormal, in place: those of a tensor, or of the parameters of a module that patterns name.
+    """Make the matrices of a tensor, or of the parameters of a module that match patterns, orthonormal in place.
 
     Args:
         target: a tensor or a module.
         patterns: for a module, shell patterns on parameter names with their views, as in :func:`param_groups`.
         view: for a tensor, its view.
         side: the side that becomes orthonormal.
+        scale: σ, for XXᴴ = σ²I: a number, or ``"rms"`` for √(rows/columns), as in the optimizers.
         init: ``"project"``, the nearest orthonormal matrix, or ``"random"``, a uniformly random one. Prefer random
-            where matrices may not have full rank (Dirac-initialised kernels, a LoRA factor of zeros): their nearest
-            point is arbitrary, and projecting them warns.
+            if matrices may not have full rank (Dirac-initialised kernels, a LoRA factor of zeros): their nearest
+            orthonormal matrix is not unique, and projecting them warns.
             ``"hadamard"`` and ``"random-hadamard"`` write the first p rows of a Hadamard matrix of order n, with
             entries ±1/√n, and of one whose columns have random signs.
         det: ``+1`` or ``-1``: the determinant of square real matrices, by the sign of their first row. The optimizers
             keep it, as their steps are continuous.
-        generator: for random ones.
+        generator: random generator for random matrices.
 
     Example:
         >>> layer = orthogonalize_(nn.Linear(3, 3), {"weight": "matrix"})
@@ -178,7 +185,7 @@ def orthogonalize_(
     if isinstance(target, nn.Module):
         if patterns is None:
             raise TypeError("orthogonalize_ of a module needs patterns, such as {'attn.*weight': 'matrix'}")
-        _orthogonalize_module_(target, patterns, view, side, init, det, generator)
+        _orthogonalize_module_(target, patterns, view, side, scale, init, det, generator)
         return target
     if not isinstance(target, Tensor):
         raise TypeError(f"orthogonalize_ takes a tensor or a module, but got {type(target).__name__}")
@@ -186,15 +193,16 @@ def orthogonalize_(
         raise TypeError("orthogonalize_ of a tensor takes view=..., not patterns")
     try:
         check_values(target)
-        _check_init(target, View.of(view), side, init, det)
+        seen = View.of(view).scaled(scale)
+        _check_init(target, seen, side, init, det)
     except ValueError as error:
         raise ValueError(f"the tensor {error}") from None
     if init == "project":
-        project_(target, view=view, side=side)
+        project_(target, view=view, side=side, scale=scale)
     else:
-        _write_(target, View.of(view), side, init, generator)
+        _write_(target, seen, side, init, generator)
     if det is not None:
-        _set_determinant_(target, View.of(view), side, det)
+        _set_determinant_(target, seen, side, det)
     return target
 
 
@@ -203,6 +211,7 @@ def _orthogonalize_module_(
     patterns: Patterns,
     view: ViewLike,
     side: Side,
+    scale: Scale,
     init: Init,
     det: int | None,
     generator: torch.Generator | None,
@@ -219,7 +228,10 @@ def _orthogonalize_module_(
             raise ValueError(f"parameter {name!r} {error}") from None
         if init == "project" and not is_finite(param):
             raise ValueError(f"parameter {name!r} is not finite and cannot be projected: use init='random'")
-    given = [(param, View.of(options.get("view", view)), options.get("side", side)) for _, param, options in work]
+    given = [
+        (param, View.of(options.get("view", view)).scaled(options.get("scale", scale)), options.get("side", side))
+        for _, param, options in work
+    ]
     if init == "project":
         for (name, _, _), deficient in zip(work, project_counting_(given), strict=True):
             if deficient:

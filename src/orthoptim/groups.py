@@ -135,9 +135,9 @@ def param_groups(
         lr: learning rate of the constrained groups (default: that of the orthoptimizer).
         base: their base optimizer (default: that of the orthoptimizer).
         rest: options of the ordinary group that takes all other parameters, such as
-            ``{"algorithm": "adamw", "lr": 1e-3}``. Frozen ones are among them, and are stepped from when they are
-            thawed. With None they are left to another optimizer; if it is not given and there are others to be
-            trained, that is done with a warning.
+            ``{"algorithm": "adamw", "lr": 1e-3}``. The group includes frozen parameters, which are stepped as soon as
+            they require gradients. With None they are left to another optimizer; if ``rest`` is not given and there
+            are other trainable parameters, they are left out with a warning.
         **options: further options of the constrained groups.
 
     The filters of convolutions with groups, and of transposed ones, are refused where their shorter side is not what
@@ -190,14 +190,14 @@ _GEOOPT_MANIFOLDS = {"Stiefel", "CanonicalStiefel", "EuclideanStiefel", "Euclide
 
 
 def adopt_(model: nn.Module) -> dict[str, str]:
-    """Take over the orthogonal parameters of another library, in place, and return the patterns that name them.
+    """Convert the orthogonal parameters of other libraries to plain parameters, in place, and return their patterns.
 
     - Parametrizations by ``torch.nn.utils.parametrizations.orthogonal`` and ``geotorch.orthogonal`` are removed; the
       parameter keeps its value.
     - ``geoopt.ManifoldParameter`` on a Stiefel manifold becomes a plain parameter of the same value.
 
-    Both constrain the last two dims, the shorter side of which is orthonormal: the view ``"matrix"``. Parameters are
-    replaced, so build the optimizer afterwards. Other parametrizations are left as they are.
+    Both make the shorter side of the last two dims orthonormal: the view ``"matrix"``. Parameters are replaced, so
+    build the optimizer afterwards. Other parametrizations stay as they are.
 
     Args:
         model: the model.

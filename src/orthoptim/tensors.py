@@ -94,4 +94,5 @@ def has_values(tensor: Tensor) -> bool:
 
 def local_part(tensor: Tensor) -> Tensor:
     """The tensor that this rank holds of a DTensor (``to_local()`` would make a new one), or a plain tensor itself."""
-    return tensor._local_tensor if is_dtensor(tensor) else tensor
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)  # faster than to ask for its type
+    return local

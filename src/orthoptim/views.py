@@ -1,10 +1,12 @@
 """A parameter tensor as batches of matrices (..., p, n) with p ≤ n and orthonormal rows, and back.
 
-This is the only code that reshapes, slices or transposes a parameter.
+This is the only code that reshapes, slices or transposes a parameter, and that knows its scale: where a parameter is
+meant to have XXᴴ = σ²I, its matrices are X/σ.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -16,6 +18,9 @@ ViewName = Literal["matrix", "filters", "kernels"]
 
 Side = Literal["auto", "rows", "columns"]
 """Which side is orthonormal: ``auto`` is the shorter one."""
+
+Scale = float | Literal["rms"]
+"""σ of the manifold XXᴴ = σ²I, see :func:`scale_factor`."""
 
 VIEWS: tuple[str, ...] = get_args(ViewName)
 SIDES: tuple[str, ...] = get_args(Side)
@@ -61,6 +66,7 @@ class Part(NamedTuple):
         n: columns.
         transposed: whether the tensor holds the matrices transposed.
         blocks: which slice of the tensor they are; None: all of it.
+        scale: σ: the tensor holds σ times the matrices.
     """
 
     batch: torch.Size
@@ -68,6 +74,7 @@ class Part(NamedTuple):
     n: int
     transposed: bool
     blocks: Blocks | None = None
+    scale: float = 1.0
 
     def entries(self, tensor: Tensor) -> Tensor:
         """The entries of these matrices in a tensor of the parameter's shape, as a view (*batch, rows, columns...)."""
@@ -78,17 +85,19 @@ class Part(NamedTuple):
         return values if self.blocks is None else self.blocks.values(values)
 
     def matrices(self, tensor: Tensor) -> Tensor:
-        """The matrices (*batch, p, n) in a tensor of the parameter's shape: a view where strides allow.
+        """The matrices (*batch, p, n) in a tensor of the parameter's shape: a view where strides and scale allow.
 
         A transpose (not an adjoint) turns orthonormal columns into orthonormal rows, for complex entries too.
         """
         stored = (self.n, self.p) if self.transposed else (self.p, self.n)
         matrices = self.entries(tensor).reshape(*self.batch, *stored)
+        matrices = matrices if self.scale == 1 else matrices / self.scale
         return matrices.mT if self.transposed else matrices
 
     def write_(self, tensor: Tensor, matrices: Tensor) -> None:
         """The inverse of :meth:`matrices`, in place."""
         entries = self.entries(tensor)
+        matrices = matrices if self.scale == 1 else matrices * self.scale
         entries.copy_((matrices.mT if self.transposed else matrices).reshape(entries.shape))
 
 
@@ -96,8 +105,8 @@ class Part(NamedTuple):
 class View:
     """How a parameter is seen as matrices. Views compare and hash by value.
 
-    A parameter may hold several matrices side by side along a dim: parts of sizes of their own (``split``), and equal
-    blocks of each part (``heads``, ``groups``). Each is then orthonormal by itself, as if it were a parameter.
+    A parameter may hold several matrices side by side along a dim: parts of different sizes (``split``), and equal
+    blocks within each part (``heads``, ``groups``). Each of them is orthonormal, as if it were a separate parameter.
 
     Args:
         name: ``"matrix"``, the last two dims; ``"filters"``, the first dim against the rest, the filters of a
@@ -131,6 +140,7 @@ class View:
     groups: int | None = None
     transposed: bool = False
     dim: int = 0
+    scale: Scale = field(default=1.0, init=False)  # an option of its own, not of a view: see scaled()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or self.name not in VIEWS:
@@ -167,7 +177,7 @@ class View:
 
     def _given(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)[1:]}
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)[1:] if each.init}
         return {name: value for name, (value, default) in values.items() if value != default}
 
     def _part_count(self) -> int:
@@ -195,6 +205,20 @@ class View:
         except TypeError:
             raise ValueError(f"Invalid view: {view!r}; its keys must be options of View") from None
 
+    def scaled(self, scale: Scale) -> "View":
+        """The same view of parameters that hold σ times orthonormal matrices, see :func:`scale_factor`.
+
+        Example:
+            >>> View("matrix").scaled(2.0).to_matrices(2 * torch.eye(2))
+            [tensor([[1., 0.],
+                    [0., 1.]])]
+        """
+        if scale == self.scale and not isinstance(scale, bool):
+            return self
+        view = replace(self)
+        object.__setattr__(view, "scale", scale)
+        return view
+
     def plain(self) -> str | dict[str, Any]:
         """The view as values that a checkpoint can hold: its name, or a dict of its options.
 
@@ -220,7 +244,7 @@ class View:
 
         Example:
             >>> View("filters").parts((8, 4, 3, 3))
-            (Part(batch=torch.Size([]), p=8, n=36, transposed=False, blocks=None),)
+            (Part(batch=torch.Size([]), p=8, n=36, transposed=False, blocks=None, scale=1.0),)
         """
         if torch.compiler.is_compiling():  # which does not look into a cache
             return _parts(self, torch.Size(shape), side)
@@ -232,7 +256,7 @@ class View:
             return self.parts(shape, side)[0]
         dims = 2 if self.name == "matrix" else len(shape) - 1
         batch, sides = shape[: len(shape) - dims], shape[len(shape) - dims :]
-        return _part(torch.Size(batch), sides[0], torch.Size(sides[1:]).numel(), side)
+        return _part(torch.Size(batch), sides[0], torch.Size(sides[1:]).numel(), side, self.scale)
 
     def batch_shape(self, shape: Sequence[int]) -> torch.Size:
         """The shape of a tensor with one value for each matrix: dims of the batch, then the number of blocks."""
@@ -247,7 +271,8 @@ class View:
         """The inverse of :meth:`to_matrices`, for a tensor of the given shape."""
         parts = self.parts(shape, side)
         if not self.is_divided:
-            return (matrices[0].mT if parts[0].transposed else matrices[0]).reshape(shape)
+            whole = matrices[0] if parts[0].scale == 1 else matrices[0] * parts[0].scale
+            return (whole.mT if parts[0].transposed else whole).reshape(shape)
         tensor = matrices[0].new_empty(shape)
         for part, x in zip(parts, matrices, strict=True):
             part.write_(tensor, x)
@@ -325,9 +350,9 @@ class View:
 
     def of_blocks(self, count: int) -> "View":
         """The view of a tensor that holds ``count`` of the blocks, all of which have one size."""
-        if self.name == "filters":
-            return replace(self, split=None, groups=count)
-        return replace(self, split=None, heads=count)
+        filters = self.name == "filters"
+        view = replace(self, split=None, groups=count) if filters else replace(self, split=None, heads=count)
+        return view.scaled(self.scale)
 
 
 ViewLike = View | ViewName
@@ -357,12 +382,12 @@ def _parts(view: View, shape: torch.Size, side: str) -> tuple[Part, ...]:
     dims = view.matrix_dims(ndim)
     leading = shape[: view.leading_dims(ndim)]
     if not view.is_divided:
-        return (_part(leading, shape[dims[0]], shape[dims[0] + 1 :].numel(), side),)
+        return (_part(leading, shape[dims[0]], shape[dims[0] + 1 :].numel(), side, view.scale),)
     parts = []
     for run in view.runs(shape):
         sizes = [run.size if dim == run.dim else shape[dim] for dim in dims]
         batch = torch.Size([*leading, run.count])
-        parts.append(_part(batch, sizes[0], torch.Size(sizes[1:]).numel(), side)._replace(blocks=run))
+        parts.append(_part(batch, sizes[0], torch.Size(sizes[1:]).numel(), side, view.scale)._replace(blocks=run))
     return tuple(parts)
 
 
@@ -383,14 +408,35 @@ def _check_kernels(shape: torch.Size) -> None:
         )
 
 
-def _part(batch: torch.Size, rows: int, columns: int, side: str) -> Part:
+def scale_factor(scale: Scale, rows: int, columns: int) -> float:
+    """σ for the manifold XXᴴ = σ²I of matrices that are stored as rows × columns.
+
+    ``"rms"`` is √(rows/columns): the weight of a linear layer, out × in, then keeps the root mean square of what it is
+    given (of what lies in its row space, if it is wide). It is the scale of spectral norms under which features neither
+    grow nor shrink with the width (Yang, Simon, Bernstein 2023), and 1 for square matrices.
+
+    Raises:
+        ValueError: if it is no such thing.
+
+    Example:
+        >>> scale_factor("rms", 64, 16), scale_factor(0.5, 64, 16)
+        (2.0, 0.5)
+    """
+    if scale == "rms":
+        return math.sqrt(rows / columns)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        raise ValueError(f"Invalid scale: {scale!r}; it is a positive number, or 'rms'")
+    return float(scale)
+
+
+def _part(batch: torch.Size, rows: int, columns: int, side: str, scale: Scale) -> Part:
     if rows == 0 or columns == 0:
         raise ValueError(f"has no entries: it is seen as {rows}×{columns}")
     if (side == "rows" and rows > columns) or (side == "columns" and columns > rows):
         raise ValueError(f"is seen as {rows}×{columns}, whose {side} are too many to be orthonormal: use side 'auto'")
     transposed = side == "columns" or (side == "auto" and rows > columns)
     p, n = (columns, rows) if transposed else (rows, columns)
-    return Part(batch, p, n, transposed)
+    return Part(batch, p, n, transposed, scale=scale_factor(scale, rows, columns))
 
 
 _NAMED = {name: View(cast(ViewName, name)) for name in VIEWS}

@@ -101,7 +101,7 @@ def test_the_state_has_the_shape_and_the_dtype_that_are_announced(name, options,
     }
 
 
-@pytest.mark.parametrize(("name", "options"), [*BASES, ("BB", {})], ids=str)
+@pytest.mark.parametrize(("name", "options"), [*BASES, ("BB", {}), ("CG", {}), ("LBFGS", {})], ids=str)
 @given(dtype=dtypes, bad=st.sampled_from([torch.nan, torch.inf, -torch.inf]), place=st.integers(0, 23))
 def test_a_gradient_that_is_not_finite_has_no_finite_direction(name, options, dtype, bad, place):
     """That is how the step of its matrix is found and left out; its neighbours' are as ever."""

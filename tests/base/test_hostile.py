@@ -14,6 +14,8 @@ BASES = {
     "vadam": orthoptim.VAdam(),
     "adam": orthoptim.Adam(),
     "muon": orthoptim.Muon(),
+    "cg": orthoptim.CG(),
+    "lbfgs": orthoptim.LBFGS(history_size=3),
 }
 
 

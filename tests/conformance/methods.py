@@ -28,6 +28,8 @@ METHODS: dict[str, Method] = {
     "pogo-muon": method(oo.POGO, lr=0.05, base=oo.Muon()),
     "pogo-strict": method(oo.POGO, lr=0.1, landing="strict"),
     "pogo-bb": method(oo.POGO, base=oo.BB(), lr=0.1),
+    "pogo-cg": method(oo.POGO, base=oo.CG(), lr=0.1),
+    "pogo-lbfgs": method(oo.POGO, base=oo.LBFGS(history_size=2), lr=0.1),
     "rgd": method(oo.RGD, lr=0.05),
     "rgd-polar": method(oo.RGD, lr=0.05, metric="canonical", retraction="polar"),
     "rgd-cholesky": method(oo.RGD, lr=0.05, base=oo.VAdam(), retraction="cholesky"),

@@ -264,7 +264,7 @@ def test_a_parameter_that_has_never_stepped_has_no_state(make):
 def test_a_group_can_be_built_again_from_what_was_loaded(make):
     """In a group with another base than the default one too: loading adds no keys."""
     params = parameters()
-    for base in (None, oo.SGD(momentum=0.5), oo.VAdam(), oo.Muon(), oo.BB()):
+    for base in (None, oo.SGD(momentum=0.5), oo.VAdam(), oo.Muon(), oo.BB(), oo.CG(), oo.LBFGS(2)):
         options = {} if base is None else {"base": base}
         opt = build(make, params, **options)
         built = [set(group) for group in opt.param_groups]

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch.distributed.tensor.debug import CommDebugMode
 
 import orthoptim as oo
+from orthoptim_experiments.bench.scale.tally import Tally
 from tests.distributed.cases import Case, place, start, target
 from tests.distributed.comparison import HEAVY_BALL
 
@@ -160,3 +161,31 @@ def test_cut_matrices_that_are_far_away_come_back(four, kind, factor):
     for drift in four.run(scaled, KINDS[kind][0], factor):
         assert drift.rescued > 0
         assert drift.max_distance <= 1e-3
+
+
+def compressed(rank, case, base):
+    """Bytes sent in a step with directions in bfloat16 and without; how far the steps are apart; the distance."""
+    found = []
+    for dtype in (None, torch.bfloat16):
+        params = [torch.nn.Parameter(place(start(case, i, torch.float32), case)) for i in range(8)]
+        opt = oo.POGO(params, lr=0.1, base=base)
+        opt.communication_dtype = dtype
+        for t in range(3):
+            for i, param in enumerate(params):
+                param.grad = place(target(case, 10 * t + i, torch.float32), case)
+            with Tally() as tally:
+                opt.step()
+        found.append((tally.sent, [param.detach().full_tensor() for param in params], opt.drift()[0].max_distance))
+    (plain, old, _), (less, new, far) = found
+    return less / plain, max(float(torch.dist(a, b) / torch.linalg.norm(a)) for a, b in zip(old, new, strict=True)), far
+
+
+@pytest.mark.parametrize("kind", ["whole", "exchange"])
+def test_directions_of_normalised_bases_may_travel_in_bfloat16(four, kind):
+    case = {"whole": Case((64, 32), (4,), "0"), "exchange": Case((256, 8), (4,), "1")}[kind]
+    for share, apart, far in four.run(compressed, case, oo.VAdam()):
+        assert share < 0.9
+        assert 0 < apart < 2**-8
+        assert far < 1e-5  # as ever: X travels as it is
+    for share, apart, _ in four.run(compressed, case, oo.SGD()):
+        assert (share, apart) == (1, 0)

@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 import orthoptim as oo
+from orthoptim_experiments.bench.scale.tally import Tally
 from tests.distributed.cases import Case, Setting, place, set_gradients, start, target, train
 from tests.distributed.comparison import DEFAULT, HEAVY_BALL, TOLERANCE, differences, lengths
 from tests.worked.view import make_attention, make_optimizer
@@ -259,3 +260,21 @@ def placements(rank):
 
 def test_the_best_placement_is_between_heads(two):
     assert two.run(placements) == [[0, 1, 1, 0]] * 2
+
+
+def bytes_of_a_step(rank, case):
+    param = torch.nn.Parameter(place(start(case, 0, torch.float32), case))
+    opt = oo.POGO([param], lr=0.1, view=case.view)
+    for _ in range(2):
+        param.grad = place(target(case, 0, torch.float32), case)
+        with Tally() as tally:
+            opt.step()
+    return tally.sent
+
+
+def test_matrices_of_several_sizes_stay_where_they_are_whole(two):
+    """Numbers per matrix are sent, so that all ranks know them: a few bytes."""
+    for view in (oo.View(split=(32, 16, 16)), oo.View(split=(32, 32), heads=(2, 4))):
+        assert max(two.run(bytes_of_a_step, Case((64, 40), (2,), "0", view))) < 1024
+    cut_inside = Case((64, 40), (2,), "0", oo.View(split=(40, 24)))
+    assert max(two.run(bytes_of_a_step, cut_inside)) > 2048

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.distributed.cases import TWO, Setting
+import orthoptim as oo
+from tests.distributed.cases import TWO, Case, Setting, place, start
 from tests.distributed.comparison import TOLERANCE, differences, lengths
 
 METHODS = {
@@ -43,6 +44,12 @@ def test_steps_equal_those_of_one_process(two, settings, dtype, steps):
             assert {"two-phase", "exchange"} <= strategies
 
 
+def test_buffers_of_a_method_reach_all_replicas(four):
+    cases = [Case((9, 7), (2, 2), "r 0"), Case((3, 40), (2, 2), "r 1")]
+    for found, _ in four.run(differences, METHODS["slpg"], cases, torch.float64, 5):
+        assert not [(name, error) for name, error in found if not error <= TOLERANCE[torch.float64]]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
 def test_stiefelmuon(two, dtype):
     """Few steps: a sign amplifies the rounding of small singular values a thousandfold, in each step."""
@@ -54,3 +61,28 @@ def test_stiefelmuon(two, dtype):
     for found, strategies in two.run(differences, settings, TWO, dtype, 5):
         assert not [(name, error) for name, error in found if not error <= limit]
         assert {"whole", "two-phase", "exchange"} <= strategies
+
+
+def test_scale(two):
+    """XXᴴ = σ²I: construction brings matrices there, and steps keep them there, as in one process."""
+    settings = [
+        Setting("POGO", {"lr": 0.1, "scale": 1.01}, "VAdam"),
+        Setting("POGO", {"lr": 0.1, "scale": 0.99}, "SGD"),
+    ]
+    for found, strategies in two.run(differences, settings, TWO, torch.float64, 5):
+        assert not [(name, error) for name, error in found if not error <= TOLERANCE[torch.float64]]
+        assert {"whole", "two-phase", "exchange"} <= strategies
+    assert max(two.run(scaled_distances, TWO)) < 1e-5
+
+
+def scaled_distances(rank, cases):
+    """The largest distance of matrices of a scale, drawn and projected as DTensors."""
+    worst = 0.0
+    for i, case in enumerate(cases):
+        x = place(start(case, i, torch.float32), case)
+        for init in ("project", "random"):
+            oo.orthogonalize_(x, view=case.view, side=case.side, scale="rms", init=init)
+            worst = max(worst, float(oo.distance(x, view=case.view, side=case.side, scale="rms").max()))
+        whole = x.full_tensor()
+        worst = max(worst, float(oo.distance(whole, view=case.view, side=case.side, scale="rms").max()))
+    return worst

@@ -2,7 +2,7 @@
 
 import torch
 
-from orthoptim.distributed.collectives import ALIGNMENT, FieldSpec, packed, packed_layout
+from orthoptim.distributed.collectives import ALIGNMENT, pack_ranges, range_sizes, record_of, unpack_ranges
 
 FIELDS = [
     torch.randn(5, 3, 2, dtype=torch.complex64).mT,  # not contiguous
@@ -10,35 +10,37 @@ FIELDS = [
     torch.arange(5),
     torch.randn(5, dtype=torch.float64),
 ]
-RECORD = packed_layout(*(FieldSpec(tuple(field.shape[1:]), field.dtype) for field in FIELDS))
 
 
 def equal(found, expected):
     return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_what_is_packed_is_unpacked():
-    buffer = packed(FIELDS)
-    assert buffer.numel() == 5 * RECORD.size
-    assert RECORD.size % ALIGNMENT == 0
-    assert equal(RECORD.unpack(buffer, 5), FIELDS)
+def round_trip(ranges, fields, gaps):
+    """Through buffers that lie in one tensor, with bytes of others between them."""
+    sizes = range_sizes(ranges, fields)
+    assert all(size % ALIGNMENT == 0 for size in sizes.values())
+    memory, start, buffers = torch.zeros(10_000, dtype=torch.uint8), 0, {}
+    for (member, size), gap in zip(sizes.items(), gaps, strict=False):
+        buffers[member] = memory[start : start + size]
+        start += size + gap
+    pack_ranges(ranges, fields, buffers)
+    return unpack_ranges(ranges, fields, buffers)
 
 
 def test_every_owner_has_its_range():
-    buffer = packed(FIELDS)
-    for a, b in [(0, 2), (2, 2), (2, 5)]:
-        part = buffer[a * RECORD.size : b * RECORD.size]
-        assert equal(RECORD.unpack(part, b - a), [field[a:b] for field in FIELDS])
+    for ranges in [[(0, 5)], [(0, 2), (2, 2), (2, 5)], [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]]:
+        for gaps in [(0,) * 5, (32,) * 5, (16, 16, 48, 0, 0)]:
+            assert equal(round_trip(ranges, FIELDS, gaps), FIELDS)
 
 
-def test_the_pieces_of_all_members_are_unpacked_at_once():
-    buffer = torch.cat([packed(FIELDS), packed([field + 1 for field in FIELDS])])
-    stacked = RECORD.unpack_all(buffer, 5 * RECORD.size, 2, 5)
-    assert equal(stacked, [torch.stack([field, field + 1]) for field in FIELDS])
+def test_a_buffer_holds_the_records_of_its_range():
+    memory = torch.zeros(2 * record_of(FIELDS).size, dtype=torch.uint8)
+    pack_ranges([(0, 3), (3, 5)], FIELDS, {1: memory})
+    assert equal([each[0] for each in record_of(FIELDS).unpack(memory, 2)], [field[3:] for field in FIELDS])
 
 
 def test_empty_pieces_take_no_bytes():
     nothing = torch.empty(5, 0, 2)
-    buffer = packed([nothing])
-    assert buffer.numel() == 0
-    assert packed_layout(FieldSpec((0, 2), torch.float32)).unpack(buffer, 5)[0].shape == nothing.shape
+    assert range_sizes([(0, 5)], [nothing]) == {}
+    assert unpack_ranges([(0, 5)], [nothing], {})[0].shape == nothing.shape

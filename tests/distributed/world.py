@@ -26,7 +26,10 @@ class World:
         self.size = size
         self.alive = True
         self._folder = tempfile.TemporaryDirectory()
-        context = mp.get_context("spawn")
+        context = mp.get_context("forkserver")  # which imports once, for the processes of all worlds
+        context.set_forkserver_preload(
+            ["torch.distributed.tensor", "torch.distributed.fsdp", "tests.distributed.cases"]
+        )
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(size):

@@ -24,6 +24,8 @@ BASES: dict[str, oo.Base] = {
     "adam": oo.Adam(),
     "muon": oo.Muon(),
     "bb": oo.BB(),
+    "cg": oo.CG(),
+    "lbfgs": oo.LBFGS(history_size=2),
 }
 
 

@@ -30,25 +30,44 @@ BASES = {
     "adam": oo.Adam(),
     "muon": oo.Muon(),
     "bb": oo.BB(),
+    "cg": oo.CG(),
+    "lbfgs": oo.LBFGS(history_size=2),
 }
-METHODS = {
-    **{f"pogo-{landing}-vadam": (oo.POGO, {"landing": landing}) for landing in LANDINGS},
-    **{f"pogo-safe-{name}": (oo.POGO, {"base": base}) for name, base in BASES.items()},
-    **{f"pogo-strict-{name}": (oo.POGO, {"base": base, "landing": "strict"}) for name, base in BASES.items()},
-    **{
-        f"{method.__name__}-{name}": (method, {"base": base})
-        for method in (oo.Landing, oo.SLPG)
-        for name, base in BASES.items()
-    },
-    "landing-momentum-of-gradient": (oo.Landing, {"base": oo.SGD(momentum=0.9), "momentum_of": "gradient"}),
+VARIANTS = {
+    **{f"pogo-{landing}": (oo.POGO, {"landing": landing}) for landing in LANDINGS},
+    "pogo-mixed": (oo.POGO, {"matmul_precision": "mixed"}),
+    "landing": (oo.Landing, {}),
+    "slpg": (oo.SLPG, {}),
     "slpg-bb": (oo.SLPG, {"barzilai_borwein": True}),
-    "rgd-qr": (oo.RGD, {}),
-    "rgd-qr-vadam": (oo.RGD, {"base": oo.VAdam(), "metric": "canonical"}),
-    "rgd-cholesky": (oo.RGD, {"retraction": "cholesky"}),
+    "landingpc-without-projection": (oo.LandingPC, {"tau": None}),
     "rsdm": (oo.RSDM, {"r": 2}),
     "rsdm-permutation": (oo.RSDM, {"r": 2, "sampling": "permutation"}),
-    "landingpc-without-projection": (oo.LandingPC, {"tau": None}),
+    **{
+        f"rgd-{retraction}-{metric}": (oo.RGD, {"retraction": retraction, "metric": metric})
+        for retraction in ("qr", "cholesky")
+        for metric in ("euclidean", "canonical")
+    },
+    **{f"stiefelmuon-{landing}": (oo.StiefelMuon, {"landing": landing}) for landing in ("safe", "strict", "half")},
+    "stiefelmuon-quintic-full": (oo.StiefelMuon, {"ns_coefficients": (3.4445, -4.7750, 2.0315), "ns_dtype": "full"}),
 }
+"""Every method with each of its options that changes what is launched, but for the exceptions below."""
+
+EXCEPTIONS = {
+    "landingpc": (oo.LandingPC, {}),
+    **{f"rgd-{name}": (oo.RGD, {"retraction": name}) for name in ("polar", "cayley", "cayley-iterative")},
+}
+"""What waits for the device, see docs/guides/gpu.md."""
+
+EVERY = {
+    f"{variant}-{base}": (method, {**options, "base": BASES[base]})
+    for variant, (method, options) in VARIANTS.items()
+    for base in BASES
+    if base != "bb" or variant in ("pogo-safe", "pogo-strict") or method is not oo.POGO  # the others are refused
+}
+METHODS = {
+    name: EVERY[name] for name in EVERY if name.startswith(("pogo-safe", "stiefelmuon-safe")) or name.endswith("-vadam")
+} | {f"{name}-default": variant for name, variant in VARIANTS.items()}
+"""Of these, each method with VAdam and with its own base, and each base with POGO and StiefelMuon."""
 
 
 def counted_step(make, shapes=SHAPES, dtype=torch.float32, lr=0.1):
@@ -77,7 +96,7 @@ def tensor_lr():
     return torch.full((), 0.1, device="cuda")
 
 
-@pytest.mark.parametrize("name", ["pogo-safe-vadam", "Landing-sgd", "SLPG-sgd", "rsdm"])
+@pytest.mark.parametrize("name", ["pogo-safe-vadam", "landing-default", "stiefelmuon-safe-default", "rsdm-default"])
 def test_nor_does_it_with_a_learning_rate_on_the_device(name):
     method, options = METHODS[name]
     found = counted_step(lambda params, lr: method(params, lr, **options), SHAPES[1:3], lr=tensor_lr)
@@ -86,9 +105,9 @@ def test_nor_does_it_with_a_learning_rate_on_the_device(name):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("lr", [0.1, tensor_lr], ids=["number", "tensor"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EVERY)
 def test_nor_does_it_for_any_shape(name, lr):
-    method, options = METHODS[name]
+    method, options = EVERY[name]
     found = counted_step(lambda params, rate: method(params, rate, **options), lr=lr)
     assert (found.copies, found.syncs) == (0, 0)
 
@@ -126,14 +145,21 @@ def test_an_optimizer_is_capturable_as_a_whole():
         assert [group["capturable"] for group in opt.param_groups] == [capturable] * 2
 
 
-@pytest.mark.parametrize(
-    ("method", "options"), [(oo.LandingPC, {}), (oo.RGD, {"retraction": "polar"})], ids=["landingpc", "rgd-polar"]
-)
-def test_the_documented_exceptions_wait_for_a_decomposition(method, options):
-    assert counted_step(lambda params, lr: method(params, lr, **options)).syncs > 0
+@pytest.mark.parametrize("name", EXCEPTIONS)
+def test_the_documented_exceptions_wait_for_a_decomposition(name):
+    method, options = EXCEPTIONS[name]
+    assert counted_step(lambda params, lr: method(params, lr, **options), SHAPES[1:3]).syncs > 0
     assert "Waits for the device" in method.__doc__
     with pytest.raises(ValueError, match="capturable"):
         method([torch.nn.Parameter(torch.eye(3))], 0.1, capturable=True, **options)
+
+
+def test_every_method_is_counted():
+    counted = {method for method, _ in (*VARIANTS.values(), *EXCEPTIONS.values())}
+    library = {
+        method for method in vars(oo).values() if isinstance(method, type) and issubclass(method, oo.Orthoptimizer)
+    }
+    assert counted == library - {oo.Orthoptimizer}
 
 
 def test_tall_matrices_are_not_copied_one_by_one():

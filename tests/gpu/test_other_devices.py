@@ -10,7 +10,7 @@ from orthoptim import pointwise, tensors
 from orthoptim.stiefel import draws, polynomial
 from orthoptim_experiments.bench import measure
 from orthoptim_experiments.bench.launches.fake_cuda import fake_cuda
-from tests.gpu.test_launches import METHODS
+from tests.gpu.test_launches import EVERY, METHODS
 
 
 class NoFloat64(TorchDispatchMode):
@@ -25,23 +25,12 @@ class NoFloat64(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "pogo-safe-vadam",
-        "pogo-root-vadam",
-        "pogo-argmin-vadam",
-        "pogo-strict-bb",
-        "rsdm",
-        "rsdm-permutation",
-        "Landing-sgd",
-        "SLPG-vadam",
-        "rgd-cholesky",
-    ],
+    "name", [*(name for name in METHODS if name.endswith("default")), "pogo-strict-bb", "pogo-safe-muon"]
 )
 def test_no_method_uses_float64_where_there_is_none(name, monkeypatch):
     monkeypatch.setattr(tensors, "WITHOUT_FLOAT64", {"cuda"})
     monkeypatch.setattr(pointwise, "DEVICES", set())  # Triton is for CUDA and ROCm
-    method, options = METHODS[name]
+    method, options = (METHODS | EVERY)[name]
     with fake_cuda(), NoFloat64():
         params = [torch.nn.Parameter(torch.empty(2, 6, 8, device="cuda"))]
         opt = method(params, 0.1, **options)

@@ -58,7 +58,7 @@ def test_a_method_of_ones_own_descends_and_stays_on_the_manifold():
         losses.append(float(loss.detach()))
     assert losses[-1] < 1e-3 * losses[0]
     assert oo.distance(param) < 1e-5
-    assert "polish: the number of Newton–Schulz steps.\n    view: what" in inspect.getdoc(LeapAndPolish)
+    assert "polish: the number of Newton–Schulz steps.\n    view: how" in inspect.getdoc(LeapAndPolish)
 
 
 def train(attention, opt, steps):

@@ -55,6 +55,7 @@ class Base:
         linear: whether the direction is a linear combination of the gradients, as that of momentum is.
         default_lr: the learning rate to take when none is given; None: there must be one.
         default_landing: the landing that POGO takes when none is given; None: POGO's own default.
+        default_curvature: the ``c2`` that a line search takes when none is given; None: none.
         hyperparameters: plain values, by the names torch.optim uses.
     """
 
@@ -62,6 +63,7 @@ class Base:
     names: ClassVar[tuple[str, ...]]
     default_lr: ClassVar[float | None] = None
     default_landing: ClassVar[str | None] = None
+    default_curvature: ClassVar[float | None] = None
     normalized: ClassVar[bool] = False
     linear: ClassVar[bool] = False
     whole_matrix: ClassVar[bool] = False

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from orthoptim.base.base import Base, Kind, State
-from orthoptim.stiefel import Direction, inner, max_entry, norm, relative_gradient
-
-# The first leap, ‖ηR‖_F = √p/10, has nothing to go by: a tenth of a radian for each row.
-_FIRST = 0.1
+from orthoptim.base.secant import step_length
+from orthoptim.stiefel import Direction, inner, max_entry, relative_gradient
 
 
 class BB(Base):
@@ -22,12 +20,12 @@ class BB(Base):
         G = η_t ∇f(X_t),\qquad η_t = \left|\frac{⟨S,S⟩}{⟨S,Y⟩}\right| \text{ for even } t,\quad
         \left|\frac{⟨S,Y⟩}{⟨Y,Y⟩}\right| \text{ for odd } t.
 
-    A quotient that is not finite and positive leaves η as it was; where R has been zero so far, X stays. Being a scalar
-    factor, it keeps POGO equivariant and all guarantees of landing. Not for stochastic gradients: Y would be mostly
-    noise.
+    If a quotient is not finite and positive, η keeps its value; as long as R has been zero, X stays. η is a scalar
+    factor, so POGO stays equivariant and keeps all guarantees of its landing. Not for stochastic gradients: Y would be
+    mostly noise.
 
-    Long quotients leap far: POGO lands BB's leaps with ``landing="strict"`` unless told otherwise, which costs no
-    iterations, and refuses the landings that do not clip.
+    Large quotients make long leaps: POGO lands them by default with ``landing="strict"``, which costs no iterations,
+    and refuses landings that do not clip.
 
     Example:
         >>> import orthoptim as oo
@@ -69,20 +67,3 @@ def quotients(s: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The long |⟨S,S⟩/⟨S,Y⟩| and the short |⟨S,Y⟩/⟨Y,Y⟩| of each matrix."""
     sy = inner(s, y)
     return (inner(s, s) / sy).abs(), (sy / inner(y, y)).abs()
-
-
-def step_length(quotient: Tensor, d: Tensor, last: Tensor, t: Tensor) -> Tensor:
-    """η for each matrix: the quotient where it is finite and positive, else the last η.
-
-    Args:
-        quotient: of the last two points.
-        d: the direction of descent, which gives the scale of the first step.
-        last: the last η; zero where the direction has been zero so far.
-        t: the number of this step, from 1.
-    """
-    size = norm(d)
-    first = _FIRST * d.shape[-2] ** 0.5 / size.clamp_min(torch.finfo(quotient.dtype).tiny)
-    # a stationary point has no scale: stay there until there is a direction
-    first = torch.where(size > 0, first, 0.0)
-    usable = torch.isfinite(quotient) & (quotient > 0)
-    return torch.where((t == 1) | (last == 0), first, torch.where(usable, quotient, last))

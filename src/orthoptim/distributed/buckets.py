@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from orthoptim.distributed.collectives import (
-    FieldSpec,
-    PackedLayout,
-    Received,
-    equal_steps,
-    packed,
-    packed_layout,
-    process_group,
-    replica_group,
+    BACK,
+    OUT,
+    SHARE,
+    AllToAll,
+    Answer,
+    Request,
+    pack_copies,
+    pack_pieces,
+    pack_ranges,
+    piece_sizes,
+    range_sizes,
+    unpack_pieces,
+    unpack_ranges,
 )
-from orthoptim.distributed.layout import Index, Layout, is_cut, make_segments
+from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group, whole_segments
 from orthoptim.engine.blocks import copy_all_
-from orthoptim.tensors import compute_dtype
-from orthoptim.views import Blocks, View
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
+from orthoptim.tensors import compute_dtype, is_dtensor
+from orthoptim.views import Blocks, View, scale_factor
 
 ALONE_BYTES = 8 << 20
 """The size of a parameter, on each rank, from which it is a bucket of its own."""
@@ -44,7 +47,7 @@ class ShardedBucket:
         dtype: to compute in.
         half: whether the parameters are stored in less.
         device: where.
-        strategy: "whole", "two-phase" or "exchange".
+        strategy: "whole", "two-phase" or "exchange"; "local" for replicas of plain tensors.
         replicas: the ranks that hold the same pieces and share the work; None: there are none.
         shares: the range of matrices that each replica steps.
         owners: for "whole", the range of these matrices that each rank of the group steps, counted from the first.
@@ -52,8 +55,10 @@ class ShardedBucket:
         names: those of the members.
         form: the form of the step.
         blocks: its parts, one for each round.
+        communication_dtype: what directions travel in, where that is not ``dtype``.
         region: where the pieces are in the local tensor of a parameter that a view divides.
         counts_steps: whether its step counts as one of its parameters: not if other matrices of these have counted it.
+        scale: σ: the parameters hold σ times the matrices.
     """
 
     members: list[int]
@@ -70,8 +75,10 @@ class ShardedBucket:
     names: tuple[str, ...] = ()
     form: str = ""
     blocks: list[ShardedBucket] = field(default_factory=list)
+    communication_dtype: torch.dtype | None = None
     region: Blocks | None = None
     counts_steps: bool = True
+    scale: float = 1.0
 
     @property
     def count(self) -> int:
@@ -118,6 +125,10 @@ class ShardedBucket:
         new = new if new.ndim == 1 else self.turn(new)
         copy_all_(targets, list(new.reshape(len(targets), *targets[0].shape).unbind(0)))
 
+    def compressed(self, g: Tensor) -> Tensor:
+        """A direction as it travels."""
+        return g if self.communication_dtype is None else g.to(self.communication_dtype)
+
     def turn(self, matrices: Tensor) -> Tensor:
         """Matrices (B, p, n) as the parameters hold them, see :attr:`Layout.stored`; and back."""
         return matrices.mT if self.layout.transposed else matrices
@@ -134,127 +145,96 @@ class ShardedBucket:
 
 
 def make_sharded_buckets(
-    params: Sequence[DTensor], view: View, side: str, choose: Callable[[Layout], str]
+    params: Sequence[Tensor],
+    view: View,
+    side: str,
+    choose: Callable[[Layout], str],
+    replicas: dist.ProcessGroup | None = None,
 ) -> tuple[list[int], list[ShardedBucket]]:
-    """Sort parameters into buckets: the places of those whose matrices are not cut, and pieces of the others.
+    """Sort parameters into buckets: the places of DTensors whose matrices are not cut, and pieces of the others.
 
     A parameter that a view divides has buckets of its own, one for each way in which its matrices are cut. So does a
     large one: a bucket of several is stacked, which takes memory. Buckets share their collectives anyway.
 
     The owners of those whose strategy is "whole" are still to be chosen, over all buckets there are.
-    """
-    buckets: dict[Any, list[int]] = {}
-    for i, param in enumerate(params):
-        key = (param.shape, param.dtype, param.device, param.device_mesh, param.placements)
-        buckets.setdefault(key, []).append(i)
-    local: list[int] = []
-    cut: list[ShardedBucket] = []
-    for members in buckets.values():
-        param = params[members[0]]
-        if not is_cut(param, view):
-            local.extend(members)
-            continue
-        dtype = compute_dtype(param.dtype)
-        half = dtype != param.dtype
-        alone = view.is_divided or param.numel() * dtype.itemsize >= ALONE_BYTES * param.device_mesh.size()
-        segments = make_segments(param, view, side)
-        for together in [[i] for i in members] if alone else [members]:
-            for number, (layout, region) in enumerate(segments):
-                group, strategy = process_group(param, layout, view), choose(layout)
-                replicas = replica_group(param)
-                bucket = ShardedBucket(together, layout, group, dtype, half, param.device, strategy, replicas)
-                cut.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[]))
-    return local, cut
-
-
-# Pieces of whole matrices, as bytes for the members of a group
-
-
-def cut(layout: Layout, matrices: Sequence[Tensor], values: Sequence[Tensor] = ()) -> dict[int, list[Tensor]]:
-    """The bytes for each member of a group: its pieces of matrices (B, p, n), and all of the values (B,)."""
-    fields = [*matrices, *values]
-    count, (dim, even) = fields[0].shape[0], layout.even
-    if not count:
-        return {}
-    found: dict[int, list[Tensor]] = {}
-    if even:  # at once
-        record = _record(layout.shapes[0], fields)
-        size = count * record.size
-        buffer = torch.empty(even * size, dtype=torch.uint8, device=fields[0].device)
-        width = layout.shapes[0][dim - 1]
-        for target, each in zip(record.unpack_all(buffer, size, even, count), fields, strict=True):
-            if each.ndim > 1:
-                each = each.narrow(dim, 0, even * width).unfold(dim, width, width).movedim((dim, -1), (0, dim + 1))
-            target.copy_(each)
-        found = {member: [buffer[member * size : (member + 1) * size]] for member in range(even)}
-    for member in range(even, len(layout.ranks)):
-        subscript = _place(layout.rows[member], layout.columns[member])
-        found[member] = [packed([*(matrix[subscript] for matrix in matrices), *values])]
-    return found
-
-
-def to_owners(bucket: ShardedBucket, fields: Sequence[Tensor]) -> dict[int, list[Tensor]]:
-    """The bytes for each owner of matrices of a bucket: all that is held of them."""
-    buffer, (first, last) = packed(fields), bucket.share
-    size = buffer.shape[0] // (last - first)
-    return {member: [buffer[a * size : b * size]] for member, (a, b) in enumerate(bucket.owners) if b > a and size}
-
-
-def sizes(layout: Layout, fields: Sequence[Tensor], count: int) -> dict[int, list[int]]:
-    """How many bytes each member sends of ``count`` matrices; its pieces look like ``fields`` but for their shape."""
-    records = [_record(shape, fields).size for shape in layout.shapes] if count else []
-    return {member: [count * size] for member, size in enumerate(records) if size}
-
-
-def assemble(layout: Layout, received: Received, fields: Sequence[Tensor], count: int) -> list[Tensor]:
-    """The fields of ``count`` matrices: whole matrices from their pieces, and the sums of the members' values.
 
     Args:
-        layout: how the matrices are cut.
-        received: the bytes of each member; emptied, to free their memory.
-        fields: what they look like, but for the shape of pieces.
-        count: how many matrices there are.
+        params: DTensors; or, where there are ``replicas``, plain tensors as well.
+        view: how they are seen as matrices.
+        side: their orthonormal side.
+        choose: the strategy for a layout.
+        replicas: the ranks that hold the plain tensors and share their work.
     """
-    whole = [each.new_empty(count, *((layout.p, layout.n) if each.ndim > 1 else ())) for each in fields]
-    if count == 0:
-        return whole
-    for target in whole:
-        if target.ndim == 1:
-            target.zero_()
-    dim, even = layout.even
-    step = equal_steps([received[member][0] for member in range(even)])
-    if step is not None:  # at once
-        width = layout.shapes[0][dim - 1]
-        stacked = _record(layout.shapes[0], fields).unpack_all(received[0][0], step, even, count)
-        for target, each in zip(whole, stacked, strict=True):
-            if target.ndim == 1:
-                target.add_(each.sum(0))
-            else:
-                pieces = target.narrow(dim, 0, even * width).unfold(dim, width, width)
-                pieces.copy_(each.movedim((0, dim + 1), (dim, -1)))
-    for member, (buffer,) in received.items():
-        if step is not None and member < even:
-            continue
-        parts = _record(layout.shapes[member], fields).unpack(buffer, count)
-        subscript = _place(layout.rows[member], layout.columns[member])
-        for target, part in zip(whole, parts, strict=True):
-            if target.ndim == 1:
-                target.add_(part)
-            elif part.numel():
-                target[subscript] = part
-    received.clear()
-    return whole
+    alike: dict[Any, list[int]] = {}
+    for i, param in enumerate(params):
+        placed = (param.device_mesh, param.placements) if is_dtensor(param) else ()
+        alike.setdefault((param.shape, param.dtype, param.device, *placed), []).append(i)
+    local: list[int] = []
+    buckets: list[ShardedBucket] = []
+    for members in alike.values():
+        param = params[members[0]]
+        if is_dtensor(param):
+            if not is_cut(param, view):
+                local.extend(members)
+                continue
+            segments, world = make_segments(param, view, side), param.device_mesh.size()
+            groups = [(process_group(param, layout, view), replica_group(param)) for layout, _ in segments]
+        else:
+            assert replicas is not None
+            segments, world = whole_segments(param, view, side), dist.get_world_size(replicas)
+            groups = [(replicas, replicas)] * len(segments)
+        dtype = compute_dtype(param.dtype)
+        half = dtype != param.dtype
+        alone = view.is_divided or param.numel() * dtype.itemsize >= ALONE_BYTES * world
+        for together in [[i] for i in members] if alone else [members]:
+            for number, ((layout, region), (group, copies)) in enumerate(zip(segments, groups, strict=True)):
+                bucket = ShardedBucket(together, layout, group, dtype, half, param.device, choose(layout), copies)
+                sides = (layout.n, layout.p) if layout.transposed else (layout.p, layout.n)
+                scale = scale_factor(view.scale, *sides)
+                buckets.append(replace(bucket, region=region, counts_steps=number == 0, blocks=[], scale=scale))
+    return local, buckets
 
 
-def _record(shape: tuple[int, int], fields: Sequence[Tensor]) -> PackedLayout:
-    return packed_layout(*(FieldSpec(shape if each.ndim > 1 else (), each.dtype) for each in fields))
+# What travels: the matrices of a bucket, which its owners and its replicas work on.
 
 
-def _place(rows: Index, columns: Index) -> tuple[Index | Tensor, ...]:
-    """A subscript of batches of matrices."""
-    if isinstance(rows, Tensor) and isinstance(columns, Tensor):
-        return slice(None), rows[:, None], columns
-    return slice(None), rows, columns
+def at_owners(
+    bucket: ShardedBucket,
+    fields: Sequence[Tensor],
+    like: Sequence[Tensor],
+    compute: Callable[[list[Tensor]], list[Tensor]],
+) -> Generator[Request, Answer, Answer]:
+    """Send pieces to the owners of their matrices, compute there, and send back what that returns.
+
+    Args:
+        bucket: the bucket.
+        fields: pieces (B, rows, columns), as the parameters hold them, then values (B,), of this replica's share.
+        like: what the fields that come back look like, but for B.
+        compute: from the fields of whole matrices, and sums of the values, to the fields that go back.
+    """
+    layout, owners = bucket.layout.stored, bucket.owners
+    first, last = owners[layout.me]
+    send, expect = range_sizes(owners, fields), piece_sizes(layout, fields, last - first)
+    unpack = partial(unpack_pieces, layout, [field.new_empty(0, *field.shape[1:]) for field in fields], last - first)
+    request = AllToAll(send, expect, partial(pack_ranges, owners, fields), unpack, OUT)
+    del fields  # their memory is free once they are packed
+    back = compute((yield request))
+    send, expect = piece_sizes(layout, back, last - first), range_sizes(owners, like)
+    request = AllToAll(send, expect, partial(pack_pieces, layout, back), partial(unpack_ranges, owners, like), BACK)
+    del back
+    return (yield request)
+
+
+def share(
+    bucket: ShardedBucket, fields: Sequence[Tensor], like: Sequence[Tensor]
+) -> Generator[Request, Answer, Answer]:
+    """Replicas send each other the fields of their share of the matrices: all then hold the same bits."""
+    assert bucket.replicas is not None
+    first, last = bucket.share
+    ranges = [(0, last - first)] * dist.get_world_size(bucket.replicas)
+    send, expect = range_sizes(ranges, fields), range_sizes(bucket.shares, like)
+    unpack = partial(unpack_ranges, bucket.shares, like)
+    return (yield AllToAll(send, expect, partial(pack_copies, ranges, fields), unpack, SHARE))
 
 
 # Rounds: how much of the matrices that are cut is under way at a time. All that is under way shares its collectives,
@@ -320,15 +300,20 @@ def choose_owners(buckets: Sequence[ShardedBucket]) -> list[ShardedBucket]:
     chosen = list(buckets)
     by_group: dict[tuple[Any, ...], list[int]] = {}
     for i, bucket in enumerate(buckets):
-        by_group.setdefault((bucket.process_group, bucket.replicas, bucket.strategy == "whole"), []).append(i)
-    for (group, replicas, whole), places in by_group.items():
-        world = dist.get_world_size(group) if whole else 1  # else the ranks of a group share every matrix
+        whole = bucket.strategy == "whole"
+        by_group.setdefault((bucket.process_group, bucket.replicas, whole, bucket.layout.holder), []).append(i)
+    for (group, replicas, whole, holder), places in by_group.items():
+        ranks = range(dist.get_world_size(group))
+        world = len(ranks) if whole and holder is None else 1  # else one has all of a matrix, or all share in it
         copies = 1 if replicas is None else dist.get_world_size(replicas)
         costs = [(float(buckets[i].layout.p ** 2 * buckets[i].layout.n), buckets[i].count) for i in places]
         for i, ranges in zip(places, assign(costs, world * copies), strict=True):
             shares = tuple((ranges[k * world][0], ranges[k * world + world - 1][1]) for k in range(copies))
             here = 0 if replicas is None else dist.get_rank(replicas)
-            owners = tuple((a - shares[here][0], b - shares[here][0]) for a, b in ranges[here * world :][:world])
+            first, last = shares[here]
+            owners = tuple((a - first, b - first) for a, b in ranges[here * world :][:world])
+            if holder is not None:  # who has all of a matrix owns it
+                owners = tuple((0 if k <= holder else last - first, 0 if k < holder else last - first) for k in ranks)
             chosen[i] = replace(buckets[i], shares=shares, owners=owners if whole else ())
     return chosen
 

@@ -8,22 +8,19 @@ one collective, however many parameters there are; and it starts the next round 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.distributed.layout import Layout, cutting_dims
+from orthoptim.distributed.layout import Index, Layout
 from orthoptim.stiefel import as_real
-from orthoptim.views import View
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 # Stages of a step. Matrices go out, sums are taken, matrices come back, replicas share what they have computed; a
 # bucket may leave any of them out.
@@ -31,6 +28,9 @@ OUT, SUM, BACK, SHARE = 0, 1, 100, 101
 
 ALIGNMENT = 16
 """Bytes: that of complex128, and a divisor of the size of every record."""
+
+Buffers = dict[int, Tensor]
+"""Bytes that go to members of a group, or come from them."""
 
 
 # Requests
@@ -46,21 +46,28 @@ class AllReduce:
 
 @dataclass
 class AllToAll:
-    """Tensors of bytes by member of the group, and the sizes of those expected; the answer is these, by member.
+    """Bytes for members of the group; the answer is a list of tensors, made from the bytes that they sent.
 
-    Members to whom nothing is sent, or of whom nothing is expected, are left out. All sizes are multiples of
-    :data:`ALIGNMENT`.
+    Attributes:
+        send: how many bytes go to each member; those to whom nothing is sent are left out.
+        expect: how many come from each member. All sizes are multiples of :data:`ALIGNMENT`.
+        pack: writes what is sent into buffers.
+        unpack: makes tensors from the buffers that were received, whose memory is given back after that.
+        stage: one of those above.
     """
 
-    send: dict[int, list[Tensor]]
-    expect: dict[int, list[int]]
+    send: dict[int, int]
+    expect: dict[int, int]
+    pack: Callable[[Buffers], None]
+    unpack: Callable[[Buffers], list[Tensor]]
     stage: int
 
 
 Request = AllReduce | AllToAll
-Sums = list[Tensor]
-Received = dict[int, list[Tensor]]
-Answer = Sums | Received
+Answer = list[Tensor]
+Wait = Callable[[], list[Answer]]
+"""Waits for a collective that is under way, and returns the answers, one for each request."""
+
 Steps = Generator[Request, Answer, None]
 
 
@@ -123,7 +130,7 @@ class _Round:
         self._order: dict[tuple[dist.ProcessGroup, torch.device], int] = {}
         self._numbers = {job: number for number, job in enumerate(jobs)}
         self._waiting: list[tuple[Job, Request]] = []
-        self._under_way: list[tuple[list[Job], Callable[[], Sequence[Answer]]]] = []
+        self._under_way: list[tuple[list[Job], Wait]] = []
         for job in jobs:
             for group in (job.group, job.replicas):
                 if group is not None:
@@ -145,16 +152,9 @@ class _Round:
                 routes.setdefault((job.group_of(request), job.device), []).append((job, request))
         self._waiting = [(job, request) for job, request in self._waiting if request.stage != stage]
         for (group, device), served in sorted(routes.items(), key=lambda route: self._order[route[0]]):
-            jobs, sums, swaps = [job for job, _ in served], [], []
-            for _, request in served:
-                if isinstance(request, AllReduce):
-                    sums.append(request)
-                else:
-                    swaps.append(request)
-            if sums:
-                self._under_way.append((jobs, all_reduce_coalesced(sums, group)))
-            else:
-                self._under_way.append((jobs, all_to_all_coalesced(swaps, group, device)))
+            jobs, requests = [job for job, _ in served], [request for _, request in served]
+            served.clear()
+            self._under_way.append((jobs, start(requests, group, device)))
 
     def finish(self, last: int) -> None:
         """Go through all stages up to ``last``."""
@@ -163,90 +163,93 @@ class _Round:
             under_way, self._under_way = self._under_way, []
             while under_way:
                 jobs, wait = under_way.pop(0)
-                answers = dict(zip(jobs, wait(), strict=True))
-                del wait  # with its buffers; a job frees what it was sent
+                answers = wait()
+                del wait  # with its buffers
                 for job in jobs:
                     with suppress(StopIteration):
-                        self._waiting.append((job, job.steps.send(answers.pop(job))))
+                        self._waiting.append((job, job.steps.send(answers.pop(0))))
             self.launch(last)
 
 
 # Collectives
 
 
-def all_reduce_coalesced(requests: Sequence[AllReduce], group: dist.ProcessGroup) -> Callable[[], list[Sums]]:
-    """Start one all-reduce for each (real) dtype; the result waits for the answers."""
-    tensors = [(i, tensor) for i, request in enumerate(requests) for tensor in request.tensors]
+def start(requests: Sequence[Request], group: dist.ProcessGroup, device: torch.device) -> Wait:
+    """Start one collective for requests of one kind."""
+    sums = [request for request in requests if isinstance(request, AllReduce)]
+    swaps = [request for request in requests if isinstance(request, AllToAll)]
+    return all_reduce_coalesced(sums, group) if sums else all_to_all_coalesced(swaps, group, device)
+
+
+def all_reduce_coalesced(requests: Sequence[AllReduce], group: dist.ProcessGroup) -> Wait:
+    """Start one all-reduce for each (real) dtype."""
+    tensors = [tensor for request in requests for tensor in request.tensors]
     by_dtype: dict[torch.dtype, list[int]] = {}
     # complex ones first: they can be viewed as such at even places only
-    for place in sorted(range(len(tensors)), key=lambda place: not tensors[place][1].is_complex()):
-        by_dtype.setdefault(tensors[place][1].real.dtype, []).append(place)
-    under_way = []
-    for places in by_dtype.values():
-        parts = [as_real(tensors[place][1]).reshape(-1) for place in places]
-        flat = torch.cat(parts)
-        under_way.append(
-            (places, flat, [part.numel() for part in parts], dist.all_reduce(flat, group=group, async_op=True))
-        )
+    for place in sorted(range(len(tensors)), key=lambda place: not tensors[place].is_complex()):
+        by_dtype.setdefault(tensors[place].real.dtype, []).append(place)
+    flats = [torch.cat([as_real(tensors[place]).reshape(-1) for place in places]) for places in by_dtype.values()]
+    works = [dist.all_reduce(flat, group=group, async_op=True) for flat in flats]
 
-    def wait() -> list[Sums]:
-        sums: dict[int, Tensor] = {}
-        for places, flat, sizes, work in under_way:
+    def wait() -> list[Answer]:
+        sums = list(tensors)
+        for places, flat, work in zip(by_dtype.values(), flats, works, strict=True):
             _wait(work)
+            sizes = [tensors[place].numel() * (1 + tensors[place].is_complex()) for place in places]
             for place, total in zip(places, torch.split(flat, sizes), strict=True):
-                like = tensors[place][1]
-                sums[place] = (torch.view_as_complex(total.view(-1, 2)) if like.is_complex() else total).view(
-                    like.shape
-                )
-        answers: list[Sums] = [[] for _ in requests]
-        for place, (i, _) in enumerate(tensors):
-            answers[i].append(sums[place])
-        return answers
+                like = tensors[place]
+                sums[place] = (torch.view_as_complex(total.view(-1, 2)) if like.is_complex() else total).view_as(like)
+        remaining = iter(sums)
+        return [[next(remaining) for _ in request.tensors] for request in requests]
 
     return wait
 
 
-def all_to_all_coalesced(
-    requests: Sequence[AllToAll], group: dist.ProcessGroup, device: torch.device
-) -> Callable[[], list[Received]]:
-    """Start one all-to-all of bytes, for all dtypes together; the result waits for the answers."""
+def all_to_all_coalesced(requests: Sequence[AllToAll], group: dist.ProcessGroup, device: torch.device) -> Wait:
+    """Start one all-to-all of bytes, for all dtypes together."""
     world = dist.get_world_size(group)
-    send: list[list[Tensor]] = [[] for _ in range(world)]
     going, coming = [0] * world, [0] * world
-    expected: list[list[tuple[int, int]]] = [[] for _ in range(world)]  # request and size
-    for number, request in enumerate(requests):
-        for member, tensors in request.send.items():
-            send[member].extend(tensors)
-            going[member] += sum(tensor.shape[0] for tensor in tensors)
-        for member, sizes in request.expect.items():
-            expected[member].extend((number, size) for size in sizes)
-            coming[member] += sum(sizes)
-        request.send = {}  # frees its memory once it is copied
-    outgoing = [tensor for tensors in send for tensor in tensors]
-    outbox = torch.cat(outgoing) if outgoing else torch.empty(0, dtype=torch.uint8, device=device)
-    del send, outgoing
+    for request in requests:
+        for sizes, totals in ((request.send, going), (request.expect, coming)):
+            for member, size in sizes.items():
+                totals[member] += size
+    outbox = torch.empty(sum(going), dtype=torch.uint8, device=device)
+    for request, buffers in zip(requests, _divide(outbox, [each.send for each in requests], going), strict=True):
+        request.pack(buffers)
+        request.pack = _packed  # what it packed is not needed any more
     inbox = torch.empty(sum(coming), dtype=torch.uint8, device=device)
     work = dist.all_to_all_single(inbox, outbox, coming, going, group=group, async_op=True)
 
-    def wait() -> list[Received]:
-        nonlocal outbox
+    def wait() -> list[Answer]:
         _wait(work)
-        del outbox
-        pieces = iter(torch.split(inbox, [size for sizes in expected for _, size in sizes]))
-        answers: list[Received] = [{} for _ in requests]
-        for member, sizes in enumerate(expected):
-            for number, _ in sizes:
-                answers[number].setdefault(member, []).append(next(pieces))
+        _free(outbox)
+        received = _divide(inbox, [request.expect for request in requests], coming)
+        answers = [request.unpack(buffers) for request, buffers in zip(requests, received, strict=True)]
+        _free(inbox)
         return answers
 
     return wait
 
 
-def concatenated(received: Received, device: torch.device) -> Tensor:
-    """The bytes of all members in the order of the group; empties what was received."""
-    parts = [part for (part,) in received.values()]
-    received.clear()
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8, device=device)
+def _packed(buffers: Buffers) -> None:
+    raise AssertionError("a request is served once")
+
+
+def _divide(buffer: Tensor, sizes: Sequence[Mapping[int, int]], totals: Sequence[int]) -> list[Buffers]:
+    """The parts of a buffer that belong to each request, by member: members one after another, in each the requests."""
+    starts = [0, *accumulate(totals)]
+    parts: list[Buffers] = []
+    for of_request in sizes:
+        parts.append({})
+        for member, size in of_request.items():
+            parts[-1][member] = buffer.narrow(0, starts[member], size)
+            starts[member] += size
+    return parts
+
+
+def _free(buffer: Tensor) -> None:
+    """Give memory back now: a thread of gloo lets go of the tensors of a collective some time after it has ended."""
+    buffer.untyped_storage().resize_(0)
 
 
 def _wait(work: dist.Work | None) -> None:
@@ -254,15 +257,8 @@ def _wait(work: dist.Work | None) -> None:
         work.wait()
 
 
-# Matrices as bytes: one record after another, each all that goes with a matrix. So what goes to the owners of ranges
-# of matrices are stretches of one buffer, filled in as many copies as a record has fields.
-
-
-class FieldSpec(NamedTuple):
-    """What a field looks like: its shape for one matrix, and its dtype."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+# Matrices as bytes: one record after another, each all that goes with a matrix. A buffer for some member of a group is
+# filled in as many copies as a record has fields; buffers of several members that look alike are filled at once.
 
 
 class PackedLayout(NamedTuple):
@@ -276,47 +272,26 @@ class PackedLayout(NamedTuple):
     size: int
     fields: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int], ...]
 
-    def pack(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The bytes of the records of matrices; a tensor (B, ...) for each field."""
-        count = tensors[0].shape[0]
-        buffer = torch.empty(count * self.size, dtype=torch.uint8, device=tensors[0].device)
-        if count:
-            for field, tensor in zip(self.unpack(buffer, count), tensors, strict=True):
-                field.copy_(tensor)
-        return buffer
+    def unpack(self, buffer: Tensor, count: int, members: int = 1, step: int = 0) -> list[Tensor]:
+        """The fields (members, count, ...) in the bytes of ``count`` records of each member, as views.
 
-    def unpack(self, buffer: Tensor, count: int) -> list[Tensor]:
-        """The fields in the bytes of ``count`` records, as views."""
-        typed = {dtype: buffer.view(dtype) for dtype in {field[0] for field in self.fields}}
-        return [
-            typed[dtype].as_strided(
-                (count, *shape), (self.size // dtype.itemsize, *strides), typed[dtype].storage_offset() + start
-            )
-            for dtype, shape, strides, start in self.fields
-        ]
-
-    def unpack_all(self, buffer: Tensor, step: int, members: int, count: int) -> list[Tensor]:
-        """The fields (members, count, ...) in the bytes of all members, ``step`` bytes apart, as views."""
-        fields = []
+        Args:
+            buffer: the bytes of the first member.
+            count: how many records each member has.
+            members: how many members there are.
+            step: how many bytes lie between what one member and the next one has.
+        """
+        fields, typed = [], {dtype: buffer.view(dtype) for dtype in {field[0] for field in self.fields}}
         for dtype, shape, strides, start in self.fields:
-            typed, width = buffer.view(dtype), dtype.itemsize
-            strides = (step // width, self.size // width, *strides)
-            fields.append(typed.as_strided((members, count, *shape), strides, typed.storage_offset() + start))
+            strides = (step // dtype.itemsize, self.size // dtype.itemsize, *strides)
+            start += int(typed[dtype].storage_offset())
+            fields.append(typed[dtype].as_strided((members, count, *shape), strides, start))
         return fields
 
 
-def equal_steps(buffers: Sequence[Tensor]) -> int | None:
-    """How far apart tensors of bytes lie in one buffer; None where that is not the same for all."""
-    starts = [int(buffer.storage_offset()) for buffer in buffers]
-    if len(starts) < 2:
-        return None
-    step = starts[1] - starts[0]
-    return step if starts == list(range(starts[0], starts[-1] + 1, step)) else None
-
-
 @lru_cache(maxsize=1024)  # every step sends what the last one did
-def packed_layout(*specs: FieldSpec) -> PackedLayout:
-    """The record of some fields."""
+def packed_layout(*specs: tuple[tuple[int, ...], torch.dtype]) -> PackedLayout:
+    """The record of fields: of each its shape for one matrix, and its dtype."""
     fields, end = [], 0
     for shape, dtype in specs:
         start = -(-end // dtype.itemsize)
@@ -326,40 +301,114 @@ def packed_layout(*specs: FieldSpec) -> PackedLayout:
     return PackedLayout(-(-end // ALIGNMENT) * ALIGNMENT, tuple(fields))
 
 
-def packed(tensors: Sequence[Tensor]) -> Tensor:
-    """The bytes of the records of matrices: a tensor (B, ...) for each field."""
-    return packed_layout(*(FieldSpec(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors)).pack(tensors)
+def record_of(tensors: Sequence[Tensor], shape: tuple[int, int] | None = None) -> PackedLayout:
+    """The record of fields (B, ...), matrices first; of matrices (B, rows, columns) in pieces of another shape."""
+    return packed_layout(*[(shape if shape and each.ndim > 1 else each.shape[1:], each.dtype) for each in tensors])
 
 
-# Process groups
-
-# Groups that no mesh has are made once, and are gone with the world they are part of.
-_world: dist.ProcessGroup | None = None
-_made: dict[tuple[int, ...], dist.ProcessGroup] = {}
+Ranges = Sequence[tuple[int, int]]
+"""For each member of a group a range of matrices, one after another."""
 
 
-def process_group(param: DTensor, layout: Layout, view: View) -> dist.ProcessGroup:
-    """The group of ranks that hold pieces of the same matrices. All ranks of it must call."""
-    global _world
-    cutting = cutting_dims(param, view)
-    if len(cutting) == 1:
-        return param.device_mesh.get_group(cutting[0])
-    world = dist.group.WORLD
-    assert world is not None
-    if _world is not world:
-        _made.clear()
-        _world = world
-    if layout.ranks == tuple(dist.get_process_group_ranks(world)):
-        return world
-    if layout.ranks not in _made:
-        group = dist.new_group(list(layout.ranks), use_local_synchronization=True)
-        assert isinstance(group, dist.ProcessGroup)
-        _made[layout.ranks] = group
-    return _made[layout.ranks]
+def range_sizes(ranges: Ranges, fields: Sequence[Tensor]) -> dict[int, int]:
+    """How many bytes the fields of the matrices of each member take."""
+    size = record_of(fields).size
+    return {member: (b - a) * size for member, (a, b) in enumerate(ranges) if b > a and size}
 
 
-def replica_group(param: DTensor) -> dist.ProcessGroup | None:
-    """The group of ranks that hold the same pieces, as under HSDP; None where there are none, or along several dims."""
-    mesh = param.device_mesh
-    dims = [i for i, placement in enumerate(param.placements) if placement.is_replicate() and mesh.size(i) > 1]
-    return mesh.get_group(dims[0]) if len(dims) == 1 else None
+def pack_ranges(ranges: Ranges, fields: Sequence[Tensor], buffers: Buffers) -> None:
+    """Write the fields (B, ...) of each member's matrices into its buffer."""
+    for views, (a, b) in _records(ranges, record_of(fields), buffers):
+        for view, field in zip(views, fields, strict=True):
+            view.copy_(torch.unflatten(field[a:b], 0, view.shape[:2]))
+
+
+def pack_copies(ranges: Ranges, fields: Sequence[Tensor], buffers: Buffers) -> None:
+    """Write the fields of all matrices into the buffer of every member."""
+    for member, buffer in buffers.items():
+        pack_ranges(ranges, fields, {member: buffer})
+
+
+def unpack_ranges(ranges: Ranges, like: Sequence[Tensor], buffers: Buffers) -> list[Tensor]:
+    """The fields (B, ...) of all matrices, from the buffers of the members that had them."""
+    count = ranges[-1][1]
+    fields = [each.new_empty(count, *each.shape[1:]) for each in like]
+    for views, (a, b) in _records(ranges, record_of(like), buffers):
+        for view, field in zip(views, fields, strict=True):
+            torch.unflatten(field[a:b], 0, view.shape[:2]).copy_(view)
+    return fields
+
+
+def _records(ranges: Ranges, record: PackedLayout, buffers: Buffers) -> Iterator[tuple[list[Tensor], tuple[int, int]]]:
+    """The fields (members, count, ...) in buffers, and the range of matrices: of members that look alike together."""
+    present = list(buffers)
+    for first, last, step in _alike([buffers[member] for member in present]):
+        (a, b), stop = ranges[present[first]], ranges[present[last - 1]][1]
+        yield record.unpack(buffers[present[first]], b - a, last - first, step), (a, stop)
+
+
+def _alike(buffers: Sequence[Tensor]) -> Iterator[tuple[int, int, int]]:
+    """Stretches of buffers of one size that lie in equal steps: the first, the one after the last, and the step."""
+    starts, sizes = [int(each.storage_offset()) for each in buffers], [each.shape[0] for each in buffers]
+    first = 0
+    while first < len(buffers):
+        last = first + 1
+        step = starts[last] - starts[first] if last < len(buffers) else 0
+        while last < len(buffers) and sizes[last] == sizes[first] and starts[last] - starts[last - 1] == step:
+            last += 1
+        yield first, last, step
+        first = last
+
+
+def piece_sizes(layout: Layout, fields: Sequence[Tensor], count: int) -> dict[int, int]:
+    """How many bytes each member's pieces of ``count`` matrices take; ``fields`` tell their dtypes, not shapes."""
+    sizes = {shape: count * record_of(fields, shape).size for shape in set(layout.shapes)} if count else {}
+    return {member: sizes[shape] for member, shape in enumerate(layout.shapes) if sizes.get(shape)}
+
+
+def pack_pieces(layout: Layout, fields: Sequence[Tensor], buffers: Buffers) -> None:
+    """Write each member's pieces of matrices (B, p, n), and all of the values (B,), into its buffer."""
+    for views, members in _pieces(layout, fields, buffers):
+        for view, field in zip(views, fields, strict=True):
+            view.copy_(field if field.ndim == 1 else _at(field, layout, members))
+
+
+def unpack_pieces(layout: Layout, like: Sequence[Tensor], count: int, buffers: Buffers) -> list[Tensor]:
+    """The fields of ``count`` matrices: whole matrices from their pieces, and the sums of the members' values."""
+    fields = [each.new_empty(count, layout.p, layout.n) if each.ndim > 1 else each.new_zeros(count) for each in like]
+    for views, members in _pieces(layout, fields, buffers) if count else ():
+        for view, field in zip(views, fields, strict=True):
+            subscript = _subscript(layout, members[0])
+            if field.ndim == 1:
+                field.add_(view.sum(0))
+            elif any(isinstance(places, Tensor) for places in subscript):
+                field[subscript] = view[0]
+            else:
+                _at(field, layout, members).copy_(view)
+    return fields
+
+
+def _pieces(layout: Layout, fields: Sequence[Tensor], buffers: Buffers) -> Iterator[tuple[list[Tensor], Sequence[int]]]:
+    """The fields (members, B, ...) of pieces in buffers, and the members: those that look alike together."""
+    present, even = list(buffers), layout.even[1]
+    stretches = [*_alike([buffers[member] for member in present[:even]])]
+    for first, last, step in [*stretches, *((i, i + 1, 0) for i in range(even, len(present)))]:
+        record = record_of(fields, layout.shapes[present[first]])
+        yield record.unpack(buffers[present[first]], fields[0].shape[0], last - first, step), present[first:last]
+
+
+def _at(matrices: Tensor, layout: Layout, members: Sequence[int]) -> Tensor:
+    """The pieces (members, B, rows, columns) of whole matrices: a view, but where places are not consecutive."""
+    if len(members) == 1:
+        return matrices[_subscript(layout, members[0])].unsqueeze(0)
+    dim = layout.even[0]
+    width = layout.shapes[0][dim - 1]
+    cut = matrices.narrow(dim, members[0] * width, len(members) * width).unfold(dim, width, width)
+    return cut.movedim((dim, -1), (0, dim + 1))
+
+
+def _subscript(layout: Layout, member: int) -> tuple[Index, Index, Index]:
+    """Of the pieces of a member, in a batch of matrices."""
+    rows, columns = layout.rows[member], layout.columns[member]
+    both = isinstance(rows, Tensor) and isinstance(columns, Tensor)
+    return slice(None), rows[:, None] if isinstance(rows, Tensor) and both else rows, columns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,6 @@ from orthoptim.views import View
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor
 
 Description = Mapping[str, str]
 """What must be the same on all ranks: a value for each name, both to be read by people."""
@@ -38,9 +37,9 @@ def agree(params: Iterable[Any], described: Description, error: Exception | None
         described: what they and their options are.
         error: what is wrong on this rank.
     """
-    for mesh in meshes(params):
-        if not Comparison(mesh, _digest([*described.items(), error is None, str(error)])).same():
-            answers = from_all(mesh, (dict(described), None if error is None else str(error)))
+    for peers in map(peers_of, meshes(params)):
+        if not Comparison(peers, _digest([*described.items(), error is None, str(error)])).same():
+            answers = from_all(peers, (dict(described), None if error is None else str(error)))
             for rank, (_, message) in answers.items():
                 if message is not None:
                     raise ValueError(f"{message} (on rank {rank})") from error
@@ -105,27 +104,27 @@ class StepCheck:
 
     def start(
         self,
-        meshes: Sequence[DeviceMesh],
+        ranks: Sequence[Peers],
         rules: Sequence[UpdateRule],
         labels: Sequence[str],
-        params: Sequence[DTensor],
-        round_bytes: int,
+        params: Sequence[Tensor],
+        settings: Mapping[str, str],
         changed: bool,
     ) -> None:
         """Start to compare.
 
         Args:
-            meshes: those of the parameters whose matrices are cut.
+            ranks: those that share matrices.
             rules: those of the constrained groups.
             labels: what to call the parameters.
-            params: all DTensors in constrained groups.
-            round_bytes: see :class:`ShardedStep`.
+            params: all parameters that ranks share.
+            settings: those of the optimizer that are not of a group.
             changed: whether this rank is about to make a new plan.
         """
-        if not meshes:
+        if not ranks:
             return
         flags = [(param.grad is not None, param.requires_grad) for param in params]
-        options = [{"round_bytes": str(round_bytes)}, *map(_options, rules)]
+        options = [dict(settings), *map(_options, rules)]
         rates = [lr for rule in rules if isinstance(lr := rule.group["lr"], Tensor) and lr.device.type != "cpu"]
 
         def description() -> dict[str, str]:
@@ -138,14 +137,14 @@ class StepCheck:
 
         self._describe = description
         digest = _digest([options, flags, changed])
-        self._comparisons = [Comparison(mesh, digest, rates) for mesh in meshes]
+        self._comparisons = [Comparison(peers, digest, rates) for peers in ranks]
 
     def finish(self) -> None:
         """Raise on all ranks where they differ; on an accelerator, before the next step."""
         comparisons, self._comparisons = self._comparisons, []
         for comparison in comparisons:
             comparison.finish()
-            if comparison.device.type == "cpu":
+            if comparison.peers.device.type == "cpu":
                 _raise_if_different(comparison, self._describe)
             else:
                 self._deferred.append((comparison, self._describe))
@@ -168,25 +167,38 @@ def _options(rule: UpdateRule) -> dict[str, str]:
 
 def _raise_if_different(comparison: Comparison, described: Callable[[], dict[str, str]]) -> None:
     if not comparison.same():
-        raise RuntimeError(difference(from_all(comparison.mesh, described())))
+        raise RuntimeError(difference(from_all(comparison.peers, described())))
+
+
+class Peers(NamedTuple):
+    """Ranks that work together: the group of this rank along each dim of their mesh, and the device they speak from."""
+
+    groups: tuple[dist.ProcessGroup, ...]
+    device: torch.device
+
+
+def peers_of(mesh: DeviceMesh) -> Peers:
+    """The ranks of a mesh, as far as somebody else is there and can be spoken to."""
+    device = torch.device(mesh.device_type)
+    groups = [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
+    return Peers(tuple(group for group in groups if device in group._device_types), device)
 
 
 class Comparison:
-    """Whether a number is the same on all ranks of a mesh: its maximum is compared with its minimum.
+    """Whether a number is the same on all ranks: its maximum is compared with its minimum.
 
     Args:
-        mesh: the mesh.
+        peers: the ranks.
         number: the number, of 63 bits.
         rates: learning rates on a device, which take part.
     """
 
-    def __init__(self, mesh: DeviceMesh, number: int, rates: Sequence[Tensor] = ()) -> None:
-        self.mesh = mesh
-        self.device = torch.device(mesh.device_type)
-        bits = [lr.detach().reshape(()).to(self.device, torch.float64).view(torch.int64) for lr in rates]
-        numbers = torch.stack([torch.tensor(number, device=self.device), *bits])
+    def __init__(self, peers: Peers, number: int, rates: Sequence[Tensor] = ()) -> None:
+        self.peers = peers
+        bits = [lr.detach().reshape(()).to(peers.device, torch.float64).view(torch.int64) for lr in rates]
+        numbers = torch.stack([torch.tensor(number, device=peers.device), *bits])
         self._both = torch.cat([numbers, -numbers])
-        self._groups = iter(_groups(mesh))
+        self._groups = iter(peers.groups)
         self._work: dist.Work | None = None
         self._seen: torch.Event | None = None
         self._launch()
@@ -201,9 +213,9 @@ class Comparison:
         while self._work is not None:
             self._work.wait()
             self._launch()
-        if self.device.type != "cpu" and self._seen is None:
+        if self.peers.device.type != "cpu" and self._seen is None:
             self._both = self._both.to("cpu", non_blocking=True)
-            self._seen = torch.Event(self.device)
+            self._seen = torch.Event(self.peers.device)
             self._seen.record()
 
     def same(self) -> bool:
@@ -218,13 +230,6 @@ class Comparison:
 def _digest(value: Any) -> int:
     digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1
-
-
-def _groups(mesh: DeviceMesh) -> list[dist.ProcessGroup]:
-    """The group of this rank along each dim of a mesh, as far as somebody else is in it and can be spoken to."""
-    groups = [mesh.get_group(dim) for dim in range(mesh.ndim) if mesh.size(dim) > 1]
-    device = torch.device(mesh.device_type)
-    return [group for group in groups if device in group._device_types]
 
 
 def find_dtensors(params: Any) -> list[Tensor]:
@@ -251,10 +256,10 @@ def meshes(params: Iterable[Any]) -> list[DeviceMesh]:
     return distinct
 
 
-def from_all(mesh: DeviceMesh, value: Any) -> dict[int, Any]:
-    """The values of all ranks of a mesh, by global rank."""
+def from_all(peers: Peers, value: Any) -> dict[int, Any]:
+    """The values of all ranks, by global rank."""
     found = {dist.get_rank(): value}
-    for group in _groups(mesh):
+    for group in peers.groups:
         everyone: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(everyone, found, group=group)
         for part in everyone:

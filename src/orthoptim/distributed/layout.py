@@ -132,6 +132,12 @@ class Layout:
         width = self.piece_by_columns.shapes[self.me][1]
         return replace(self, n=width, columns=(slice(0, width),) * len(self.ranks))
 
+    @cached_property
+    def holder(self) -> int | None:
+        """The only member that has entries, where there is one: the cut falls between matrices."""
+        members = [member for member, (rows, columns) in enumerate(self.shapes) if rows * columns]
+        return members[0] if len(members) == 1 else None
+
     @property
     def cut(self) -> str:
         """Which sides are cut: "none", "rows", "columns" or "both"."""
@@ -299,6 +305,18 @@ def make_segments(param: DTensor, view: View, side: str) -> list[Segment]:
     return segments
 
 
+def whole_segments(param: Tensor, view: View, side: str) -> list[Segment]:
+    """The matrices of a plain parameter, all of which this rank holds."""
+    here = (dist.get_rank(),)
+    return [
+        Segment(
+            Layout(part.p, part.n, part.transposed, part.batch, here, (slice(0, part.p),), (slice(0, part.n),)),
+            part.blocks,
+        )
+        for part in view.parts(param.shape, side)
+    ]
+
+
 def _segment(
     part: Part,
     leading: torch.Size,
@@ -397,6 +415,38 @@ def _compact(index: Tensor) -> Index:
     start, stop = int(index[0]), int(index[-1]) + 1
     consecutive = stop - start == index.numel() and bool((index[1:] > index[:-1]).all())
     return slice(start, stop) if consecutive else index
+
+
+# Groups that no mesh has are made once, and are gone with the world they are part of.
+_world: dist.ProcessGroup | None = None
+_made: dict[tuple[int, ...], dist.ProcessGroup] = {}
+
+
+def process_group(param: DTensor, layout: Layout, view: View) -> dist.ProcessGroup:
+    """The group of ranks that hold pieces of the same matrices. All ranks of it must call."""
+    global _world
+    cutting = cutting_dims(param, view)
+    if len(cutting) == 1:
+        return param.device_mesh.get_group(cutting[0])
+    world = dist.group.WORLD
+    assert world is not None
+    if _world is not world:
+        _made.clear()
+        _world = world
+    if layout.ranks == tuple(dist.get_process_group_ranks(world)):
+        return world
+    if layout.ranks not in _made:
+        group = dist.new_group(list(layout.ranks), use_local_synchronization=True)
+        assert isinstance(group, dist.ProcessGroup)
+        _made[layout.ranks] = group
+    return _made[layout.ranks]
+
+
+def replica_group(param: DTensor) -> dist.ProcessGroup | None:
+    """The group of ranks that hold the same pieces, as under HSDP; None where there are none, or along several dims."""
+    mesh = param.device_mesh
+    dims = [i for i, placement in enumerate(param.placements) if placement.is_replicate() and mesh.size(i) > 1]
+    return mesh.get_group(dims[0]) if len(dims) == 1 else None
 
 
 def long_dim_placement(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,28 +18,12 @@ from orthoptim import stiefel
 from orthoptim.distributed.buckets import (
     ROUND_BYTES,
     ShardedBucket,
-    assemble,
-    cut,
+    at_owners,
     make_rounds,
     make_sharded_buckets,
-    sizes,
-    to_owners,
+    share,
 )
-from orthoptim.distributed.collectives import (
-    BACK,
-    OUT,
-    SHARE,
-    AllToAll,
-    Answer,
-    FieldSpec,
-    Job,
-    Received,
-    Request,
-    Steps,
-    concatenated,
-    packed_layout,
-    run,
-)
+from orthoptim.distributed.collectives import Answer, Job, Request, Steps, run
 from orthoptim.distributed.handshake import meshes
 from orthoptim.distributed.layout import batch_placements, from_local, local_batch, local_parts, replicate
 from orthoptim.tensors import compute_dtype, real_dtype
@@ -92,11 +76,11 @@ def apply(given: Sequence[Matrices], function: Function, numbers: int = 1, write
         if bucket.count == 0:
             return
         tensors = [params[i].to_local() for i in bucket.members]
-        results = yield from _by_owners(bucket, bucket.gather(tensors).to(bucket.dtype), function, numbers, writes)
+        results = yield from _by_owners(bucket, tensors, function, numbers, writes)
         for k, values in enumerate(results[:numbers]):
             bucket.write_([found[i][k] for i in bucket.members], values)
         for new in results[numbers:]:
-            bucket.write_(tensors, new)
+            bucket.write_(tensors, new if bucket.scale == 1 else new * bucket.scale)
 
     def jobs(parts: Sequence[ShardedBucket]) -> list[Job]:
         return [Job(part.process_group, part.device, steps(part), part.replicas) for part in parts]
@@ -132,36 +116,33 @@ def _sort(given: Sequence[Matrices]) -> tuple[list[int], list[ShardedBucket]]:
 
 
 def _by_owners(
-    bucket: ShardedBucket, x: Tensor, function: Function, numbers: int, writes: bool
-) -> Generator[Request, Answer, list[Tensor]]:
+    bucket: ShardedBucket, tensors: Sequence[Tensor], function: Function, numbers: int, writes: bool
+) -> Generator[Request, Answer, Answer]:
     """Send pieces to the owners of their matrices, who apply the function and send back what it returns."""
-    layout, turn = bucket.layout.stored, bucket.turn
-    x = turn(x)
-    real = x.real.dtype
+    turn, rows = bucket.turn, tuple(bucket.layout.stored.shapes[bucket.layout.me])
+    empty = torch.empty(0, dtype=bucket.dtype, device=bucket.device)
+    # what comes back: matrices first, as records have them
+    like = [*([empty.new_empty(0, *rows)] if writes else []), *[empty.real] * numbers]
+
+    def compute(fields: list[Tensor]) -> list[Tensor]:
+        (whole,) = map(turn, fields)
+        results = function(whole) if whole.shape[0] else []
+        return [*map(turn, results[numbers:]), *results[:numbers]]
+
     first, last = bucket.share
-    like = [*([x] if writes else []), *[x.new_empty(0, dtype=real)] * numbers]  # as records have them: matrices first
-    record = packed_layout(*(FieldSpec(tuple(each.shape[1:]), each.dtype) for each in like))
-    share: list[Tensor] = []
-    shape_only, device = [x.new_empty(0, *x.shape[1:])], x.device
+    results: list[Tensor] = []
     if last > first:
-        a, b = bucket.owners[layout.me]
-        outgoing = to_owners(bucket, [x[first:last]])
-        del x, like  # their bytes are packed
-        answer = yield AllToAll(outgoing, sizes(layout, shape_only, b - a), OUT)
-        (whole,) = assemble(layout, cast(Received, answer), shape_only, b - a)
-        results = function(turn(whole)) if b > a else []
-        del whole
-        back = cut(layout, [turn(new) for new in results[numbers:]], results[:numbers]) if b > a else {}
-        expected = {m: [(b - a) * record.size] for m, (a, b) in enumerate(bucket.owners) if b > a and record.size}
-        answer = yield AllToAll(back, expected, BACK)
-        share = [concatenated(cast(Received, answer), device)]
+        # given away here, so that its memory is free once it is packed
+        results = yield from at_owners(bucket, [turn(_unscaled(bucket, tensors))[first:last]], like, compute)
     if bucket.replicas is not None:
-        replicas = range(dist.get_world_size(bucket.replicas))
-        expected = {m: [(b - a) * record.size] for m, (a, b) in enumerate(bucket.shares) if b > a}
-        answer = yield AllToAll({m: list(share) for m in replicas if share}, expected, SHARE)
-        share = [concatenated(cast(Received, answer), device)]
-    fields = record.unpack(share[0], bucket.count)
-    return [*fields[int(writes) :], *(turn(new) for new in fields[: int(writes)])]
+        results = yield from share(bucket, results, like)
+    return [*results[int(writes) :], *map(turn, results[: int(writes)])]
+
+
+def _unscaled(bucket: ShardedBucket, tensors: Sequence[Tensor]) -> Tensor:
+    """The pieces of the matrices, without the scale of the parameters."""
+    x = bucket.gather(tensors).to(bucket.dtype)
+    return x if bucket.scale == 1 else x / bucket.scale
 
 
 def largest(params: Sequence[DTensor], values: Sequence[Tensor]) -> list[float]:

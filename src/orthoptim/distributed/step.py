@@ -5,33 +5,30 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from orthoptim.base import Base
 from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_rounds, make_sharded_buckets, matrix_bytes
 from orthoptim.distributed.collectives import Job, Steps, run
-from orthoptim.distributed.handshake import StepCheck, meshes
+from orthoptim.distributed.handshake import Peers, StepCheck, meshes, peers_of
 from orthoptim.distributed.layout import Layout, local_view
 from orthoptim.distributed.state import init_state
 from orthoptim.distributed.strategies import choose, per_matrix_names, step_bucket
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.state import newest
+from orthoptim.engine.state import newest, rescaled
 from orthoptim.stiefel import FORMS
 from orthoptim.tensors import is_dtensor, local_part, real_dtype
 from orthoptim.views import View
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor
-
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """How the DTensors of one param group are stepped.
+    """How the parameters of one param group are stepped that ranks share.
 
     Attributes:
         index: that of the group.
@@ -43,7 +40,7 @@ class GroupPlan:
     """
 
     index: int
-    params: list[DTensor]
+    params: list[Tensor]
     names: list[str]
     labels: list[str]
     local: list[int]
@@ -73,6 +70,8 @@ class ShardedStep:
 
     Attributes:
         round_bytes: how much of the matrices that are cut is under way at a time, for each rank.
+        communication_dtype: what directions of normalised bases travel in; None: what they are computed in.
+        replicas: the ranks that hold the plain parameters and share their work; None: each steps all of them.
         groups: the plans of the param groups that have DTensors, by index of the group.
         rounds: parts of the buckets whose matrices are cut, in the order of the step.
         local_views: for the local part of a parameter that a view divides, by ``id``, the view of that part.
@@ -80,13 +79,15 @@ class ShardedStep:
 
     def __init__(self) -> None:
         self.round_bytes = ROUND_BYTES
+        self.communication_dtype: torch.dtype | None = None
+        self.replicas: dist.ProcessGroup | None = None
         self.groups: dict[int, GroupPlan] = {}
         self.rounds: list[list[ShardedBucket]] = []
         self.local_views: dict[int, View] = {}
         self._overlap = True
         self._key: list[Any] = []
-        self._frozen: list[tuple[str, DTensor]] = []
-        self._meshes: list[DeviceMesh] = []
+        self._frozen: list[tuple[str, Tensor]] = []
+        self._peers: list[Peers] = []
         self._check = StepCheck()
 
     @torch.no_grad()
@@ -107,22 +108,18 @@ class ShardedStep:
             self._check.finish()  # all ranks make a new plan, or none
             self._make(rules, key)
             self._compare(rules, False)
-        grads = {index: [_local_gradient(param) for param in plan.params] for index, plan in self.groups.items()}
-        rule_of = {rule.index: rule for rule in rules}
+        work = {
+            rule.index: _GroupWork(rule, self.groups[rule.index], state) for rule in rules if rule.index in self.groups
+        }
 
         def jobs(buckets: Sequence[ShardedBucket]) -> list[Job]:
             return [
-                Job(
-                    bucket.process_group,
-                    bucket.device,
-                    self._steps(bucket, rule_of[bucket.group], grads[bucket.group], state),
-                    bucket.replicas,
-                )
+                Job(bucket.process_group, bucket.device, work[bucket.group].steps(bucket), bucket.replicas)
                 for bucket in buckets
             ]
 
         run(map(jobs, self.rounds), self._overlap, self._check.finish)
-        return {index: _local_work(rule_of[index], plan, grads[index], state) for index, plan in self.groups.items()}
+        return {index: of_group.local_work() for index, of_group in work.items()}
 
     def _compare(self, rules: Sequence[UpdateRule], changed: bool) -> None:
         labels = [label for plan in self.groups.values() for label in plan.labels]
@@ -130,7 +127,8 @@ class ShardedStep:
         for label, param in self._frozen:
             labels.append(label)
             params.append(param)
-        self._check.start(self._meshes, rules, labels, params, self.round_bytes, changed)
+        settings = {"round_bytes": str(self.round_bytes), "communication_dtype": str(self.communication_dtype)}
+        self._check.start(self._peers, rules, labels, params, settings, changed)
 
     def plan(self, rules: Sequence[UpdateRule]) -> None:
         """Make the plan of the next step, if that of the last one does not serve. All ranks must call."""
@@ -145,129 +143,143 @@ class ShardedStep:
         """
         thawed = [param.requires_grad for _, param in self._frozen]
         keys = [(rule.index, rule.options, _by_columns(rule), *map(id, rule.group["params"])) for rule in rules]
-        return [*keys, self.round_bytes, any(thawed)]
+        return [*keys, self.round_bytes, self.communication_dtype, self.replicas, any(thawed)]
 
     def _make(self, rules: Sequence[UpdateRule], key: list[Any]) -> None:
+        if self.communication_dtype not in (None, torch.bfloat16):
+            raise ValueError(f"Invalid communication_dtype: {self.communication_dtype}; it is torch.bfloat16 or None")
         self.groups, self.local_views, self._frozen = {}, {}, []
         for rule in rules:
-            sharded = [i for i, param in enumerate(rule.group["params"]) if is_dtensor(param)]
+            shared = self.replicas is not None
+            sharded = [i for i, param in enumerate(rule.group["params"]) if shared or is_dtensor(param)]
             named = [(parameter_name(rule.group, i, f"group {rule.index}"), rule.group["params"][i]) for i in sharded]
             self._frozen.extend((name, param) for name, param in named if not param.requires_grad)
             positions = [i for i in sharded if rule.group["params"][i].requires_grad]
             if positions:
-                plan = self.groups[rule.index] = _plan_group(rule, positions)
+                plan = self.groups[rule.index] = self._plan_group(rule, positions)
                 view = View.of(rule.group["view"])
                 if view.is_divided:
-                    whole = [plan.params[i] for i in plan.local if local_part(plan.params[i]).numel()]
+                    whole = [
+                        param for i in plan.local if is_dtensor(param := plan.params[i]) and local_part(param).numel()
+                    ]
                     self.local_views |= {id(local_part(param)): local_view(param, view) for param in whole}
         buckets = [bucket for plan in self.groups.values() for bucket in plan.sharded]
         self.rounds = make_rounds(buckets, self.round_bytes)
-        self._meshes = meshes(self.groups[bucket.group].params[bucket.members[0]] for bucket in buckets)
+        firsts = [self.groups[bucket.group].params[bucket.members[0]] for bucket in buckets]
+        self._peers = [peers_of(mesh) for mesh in meshes(firsts)]
+        plain = {param.device for param in firsts if not is_dtensor(param)}
+        if self.replicas is not None:
+            self._peers.extend(Peers((self.replicas,), device) for device in plain)
         # with matrices larger than a round, one round at a time is all that there is room for
         self._overlap = all(matrix_bytes(bucket) <= self.round_bytes for bucket in buckets)
         for part in (part for parts in self.rounds for part in parts):
             part.blocks.append(part)  # parts share the list of their bucket
         self._key = [*key[:-1], False]
 
-    def _steps(
-        self,
-        bucket: ShardedBucket,
-        rule: UpdateRule,
-        all_grads: Sequence[Tensor | None],
-        states: MutableMapping[Tensor, Any],
-    ) -> Steps:
+    def _plan_group(self, rule: UpdateRule, positions: list[int]) -> GroupPlan:
+        """The plan of the parameters at some positions of a group."""
+        group, all_names = rule.group, names_of(rule.group)
+        params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
+        labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
+        strategy = partial(choose, by_columns=_by_columns(rule))
+        view = View.of(group["view"]).scaled(group["scale"])
+        local, buckets = make_sharded_buckets(params, view, group["side"], strategy, self.replicas)
+        named = [
+            replace(
+                bucket,
+                group=rule.index,
+                names=tuple(names[i] for i in bucket.members),
+                form=_form(rule, bucket.layout, bucket.strategy, bucket.device.type),
+                communication_dtype=self.communication_dtype
+                if rule.base.normalized and not bucket.dtype.is_complex
+                else None,
+            )
+            for bucket in buckets
+        ]
+        return GroupPlan(rule.index, params, names, labels, local, named)
+
+
+class _GroupWork:
+    """What one step needs of the parameters of a group: looked up once, as that takes longer than to use it."""
+
+    def __init__(self, rule: UpdateRule, plan: GroupPlan, states: MutableMapping[Tensor, Any]) -> None:
+        self.rule, self.plan = rule, plan
+        self.params = _local_parts(plan.params)
+        self.grads = [_local_gradient(param) for param in plan.params]
+        self.states = [states[param] for param in plan.params]
+        for param, state in zip(plan.params, self.states, strict=True):
+            if not rule.kinds.keys() <= state.keys():
+                init_state(param, rule.kinds, rule.group, state)
+
+    def steps(self, bucket: ShardedBucket) -> Steps:
         """The coroutine that steps one bucket: gather, step by its strategy, write."""
-        members = [self.groups[bucket.group].params[i] for i in bucket.members]
-        params, given = [local_part(param) for param in members], [all_grads[i] for i in bucket.members]
-        for param in members:
-            if not rule.kinds.keys() <= states[param].keys():
-                init_state(param, rule.kinds, rule.group, states[param])
-        counting = zip(members, given, strict=True) if bucket.counts_steps else ()
-        steps = [states[param]["step"] for param, grad in counting if grad is not None]
+        params, states = [self.params[i] for i in bucket.members], [self.states[i] for i in bucket.members]
+        grads = [self.grads[i] for i in bucket.members]
+        counting = zip(states, grads, strict=True) if bucket.counts_steps else ()
+        counters = [state["step"] for state, grad in counting if grad is not None]
         if bucket.count == 0:
-            _count(steps)
+            _count(counters)
             return
-        x = bucket.gather(params)
-        held = {
-            name: [local_part(states[param][name]) for param in members]
-            for name in (*rule.kinds, *(["master"] if bucket.half else []))
-        }
+        names = [*self.rule.kinds, *(["master"] if bucket.half else [])]
+        buffers = {name: _local_parts([state[name] for state in states]) for name in names}
+        whole = bucket.gather(params)
         if bucket.half:
-            x = newest(x, bucket.gather(held["master"]))
-        lr = rule.group["lr"]
+            whole = newest(whole, bucket.gather(buffers["master"]))
+        x = whole if bucket.scale == 1 else whole / bucket.scale
+        lr = self.rule.group["lr"]
         if isinstance(lr, Tensor):
             lr = lr.to(bucket.device, real_dtype(bucket.dtype)).reshape(())
         else:  # filled in on the device: a copy would wait for it
             lr = torch.full((), lr, dtype=real_dtype(bucket.dtype), device=bucket.device)
-        values = per_matrix_names(rule.kinds)
+        values = per_matrix_names(self.rule.kinds)
         state = {
-            name: bucket.gather_values(held[name]) if name in values else bucket.gather(held[name])
-            for name in rule.kinds
+            name: bucket.gather_values(buffers[name]) if name in values else bucket.gather(buffers[name])
+            for name in self.rule.kinds
         }
         # what has no gradient here is to be skipped on all ranks, as if that were not finite
-        grads = [
-            torch.full_like(param, torch.nan) if grad is None else grad
-            for param, grad in zip(params, given, strict=True)
-        ]
-        new_x, new_state = yield from step_bucket(rule, bucket, x, bucket.gather(grads).to(x.dtype), state, lr)
+        pairs = zip(params, grads, strict=True)
+        grad = bucket.gather([torch.full_like(param, torch.nan) if each is None else each for param, each in pairs])
+        grad = grad.to(x.dtype) if bucket.scale == 1 else grad.to(x.dtype) * bucket.scale
+        new_x, new_state = yield from step_bucket(self.rule, bucket, x, grad, state, lr)
+        new_x = rescaled(new_x, whole, bucket.scale)
         bucket.write_(params, new_x)
         if bucket.half:
-            bucket.write_(held["master"], new_x)
+            bucket.write_(buffers["master"], new_x)
         for name, value in new_state.items():
-            bucket.write_(held[name], value)
-        _count(steps)
+            bucket.write_(buffers[name], value)
+        _count(counters)
 
-
-def _plan_group(rule: UpdateRule, positions: list[int]) -> GroupPlan:
-    """The plan of the parameters at some positions of a group."""
-    group, all_names = rule.group, names_of(rule.group)
-    params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
-    labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
-    strategy = partial(choose, by_columns=_by_columns(rule))
-    local, buckets = make_sharded_buckets(params, View.of(group["view"]), group["side"], strategy)
-    named = [
-        replace(
-            bucket,
-            group=rule.index,
-            names=tuple(names[i] for i in bucket.members),
-            form=_form(rule, bucket.layout, bucket.strategy, bucket.device.type),
-        )
-        for bucket in buckets
-    ]
-    return GroupPlan(rule.index, params, names, labels, local, named)
+    def local_work(self) -> LocalWork:
+        """What is left: parameters whose matrices are whole on this rank."""
+        work, empty = LocalWork([], [], []), []
+        for i in self.plan.local:
+            grad, param, state = self.grads[i], self.params[i], self.states[i]
+            if grad is None:
+                continue
+            if grad.numel() == 0:
+                empty.append(state["step"])
+                continue
+            work.params.append(param)
+            work.grads.append(grad)
+            # a parameter that needs no master copy is its own
+            names = self.rule.state_names
+            work.states.extend([local_part(state[name]) if name in state else param for name in names])
+        _count(empty)
+        return work
 
 
 def _form(rule: UpdateRule, layout: Layout, strategy: str, device: str) -> str:
     form: str = rule.method.form(layout.p, layout.n, rule.group, device)
-    return "direct-p" if strategy != "whole" and form in FORMS else form
+    return "direct-p" if strategy not in ("whole", "local") and form in FORMS else form
 
 
 def _by_columns(rule: UpdateRule) -> bool:
     return not Base.named(rule.group["base"]).whole_matrix and bool(rule.method.steps_columns(rule.group))
 
 
-def _local_work(
-    rule: UpdateRule, plan: GroupPlan, grads: Sequence[Tensor | None], states: MutableMapping[Tensor, Any]
-) -> LocalWork:
-    work = LocalWork([], [], [])
-    empty = []
-    for i in plan.local:
-        grad, param = grads[i], plan.params[i]
-        if grad is None:
-            continue
-        state = states[param]
-        if not rule.kinds.keys() <= state.keys():
-            init_state(param, rule.kinds, rule.group, state)
-        if grad.numel() == 0:
-            empty.append(state["step"])
-            continue
-        local = local_part(param)
-        work.params.append(local)
-        work.grads.append(grad)
-        # a parameter that needs no master copy is its own
-        work.states.extend([local_part(state[name]) if name in state else local for name in rule.state_names])
-    _count(empty)
-    return work
+def _local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """:func:`local_part` of each; told by the type alone, as there are hundreds of them in a step."""
+    return [each if type(each) is Tensor else local_part(each) for each in tensors]
 
 
 def _count(steps: list[Tensor]) -> None:
@@ -275,10 +287,10 @@ def _count(steps: list[Tensor]) -> None:
         torch._foreach_add_(steps, 1)
 
 
-def _local_gradient(param: DTensor) -> Tensor | None:
+def _local_gradient(param: Tensor) -> Tensor | None:
     grad = param.grad
-    if grad is None:
-        return None
+    if grad is None or not is_dtensor(param):
+        return grad
     assert is_dtensor(grad)
     ours, theirs = param._spec, grad._spec
     if theirs is not ours and theirs.placements != ours.placements:  # such as a pending sum

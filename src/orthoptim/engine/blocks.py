@@ -32,6 +32,7 @@ class Block(NamedTuple):
     batch_last: bool  # in memory
     part: tuple[int, int] | None = None  # (start, stop)
     mixed: bool = False  # whether the parameters have several shapes
+    scale: float = 1.0  # σ: the parameters hold σ times the matrices
 
     def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The members' among tensors that belong to all parameters."""

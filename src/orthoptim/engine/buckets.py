@@ -85,7 +85,7 @@ def make_buckets(
         kinds.setdefault((param.shape, param.dtype, param.device), []).append(index)
     buckets: dict[tuple[int, int, torch.dtype, torch.device], Bucket] = {}
     for (shape, dtype, device), members in kinds.items():
-        batch, p, n, transposed, _ = View.of(view).part(shape, side)
+        batch, p, n, transposed, _, scale = View.of(view).part(shape, side)
         compute = compute_dtype(dtype)
         key = (p, n, dtype, device)
         bucket = buckets.get(key, Bucket(p, n, compute, real_dtype(compute), compute != dtype, device, [], [], []))
@@ -98,7 +98,8 @@ def make_buckets(
             or (tiny and fused)
             or not all(_divisible(tensors[i], len(batch)) for tensors in (params, *states) for i in members)
         )
-        block = Block(members, len(members) * batch.numel(), rows, columns, transposed, tiny and not fused)
+        count = len(members) * batch.numel()
+        block = Block(members, count, rows, columns, transposed, tiny and not fused, scale=scale)
         buckets[key] = bucket._replace(
             members=bucket.members + members,
             counts=bucket.counts + [batch.numel()] * len(members),

@@ -48,7 +48,7 @@ class LocalPlan:
         state: Mapping[Tensor, dict[str, Tensor]],
     ) -> None:
         group, compiling = rule.group, torch.compiler.is_compiling()
-        view = View.of(group["view"])
+        view = View.of(group["view"]).scaled(group["scale"])
         self._parts = None
         if view.is_divided:
             self._parts = [
@@ -191,7 +191,7 @@ class BlockTensors:
         members["param"] = [param.detach() for param in members["param"]]
         self.members = {name: together(listed, block.mixed) for name, listed in members.items()}
         first = members["param"][0]
-        self.largest = torch.finfo(torch.float16).max if first.dtype == torch.float16 else None
+        self.largest = torch.finfo(torch.float16).max / block.scale if first.dtype == torch.float16 else None
         keeps = not torch.compiler.is_compiling() and has_address(first)
         self._views = {name: self._view(name) for name in members} if keeps else {}
 
@@ -210,9 +210,10 @@ class BlockTensors:
         view = self._views.get(name)
         return self._gather(name) if view is None else view
 
-    def gather_grads(self, grads: list[Tensor]) -> Tensor:
-        """The gradients of the block among those of all parameters, (B, p, n)."""
-        return self.block.gather(self.block.pick(grads))
+    def gather_grads(self, grads: list[Tensor], dtype: torch.dtype) -> Tensor:
+        """The gradients of the block among those of all parameters, (B, p, n), with respect to X/σ."""
+        gathered = self.block.gather(self.block.pick(grads)).to(dtype)
+        return gathered if self.block.scale == 1 else gathered * self.block.scale
 
     def write_(self, name: str, value: Tensor) -> None:
         """The inverse of :meth:`gather`."""

@@ -124,6 +124,11 @@ def newest(x: Tensor, master: Tensor) -> Tensor:
     return torch.where(master.to(x.dtype) == x, master, x.to(master.dtype))
 
 
+def rescaled(new: Tensor, param: Tensor, scale: float) -> Tensor:
+    """What a parameter with XXᴴ = σ²I becomes: σ times the new matrices; entries that have not changed as they are."""
+    return new if scale == 1 else torch.where(new == param / scale, param, new * scale)
+
+
 def lay_together(states: Sequence[dict[str, Tensor]], cap_mb: float = BLOCK_CAP_MB) -> None:
     """Move the like small tensors among these states side by side.
 

@@ -16,7 +16,7 @@ from orthoptim.engine.compiled import CompiledStep
 from orthoptim.engine.naming import parameter_name
 from orthoptim.engine.plan import BlockTensors, LocalPlan
 from orthoptim.engine.rule import Update, UpdateRule
-from orthoptim.engine.state import newest
+from orthoptim.engine.state import newest, rescaled
 from orthoptim.pointwise import pointwise
 from orthoptim.precision import full_precision
 from orthoptim.stiefel import can_look, is_deficient, is_single, max_entry
@@ -151,15 +151,17 @@ class BlockStep:
             grads: the gradients of all parameters of the plan.
             lr: learning rate.
         """
-        x = tensors.gather("param")
+        param, scale = tensors.gather("param"), tensors.block.scale
         if tensors.half:
-            x = newest(x, tensors.gather("master"))
+            param = newest(param, tensors.gather("master"))
+        x = param if scale == 1 else param / scale
         state = {name: tensors.gather(name) for name in self.rule.kinds}
         self.rescued = None
         compiled = self._compiled if not x.is_complex() else None  # compilers do not fuse complex numbers
         compute = self.compute if compiled is None else compiled
         # no name for the gathered gradient, so that its memory is free again once it is used
-        new_x, new_state = compute(x, tensors.gather_grads(grads).to(x.dtype), state, lr, tensors.largest)
+        new_x, new_state = compute(x, tensors.gather_grads(grads, x.dtype), state, lr, tensors.largest)
+        new_x = rescaled(new_x, param, scale)
         for name, value in new_state.items():  # first: the last point may be one of them
             tensors.write_(name, value)
         tensors.write_("param", new_x)

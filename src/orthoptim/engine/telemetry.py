@@ -16,14 +16,14 @@ class Drift(NamedTuple):
 
     Attributes:
         group: index of the param group.
-        matrices: how many there are.
-        mean_distance: the mean of their distances ‖XXᴴ − I‖_F.
-        max_distance: the largest of them.
-        skipped: how many steps of a matrix were left out: not finite, or of a matrix without full rank.
-        clipped: how many steps of a matrix were shortened.
-        rescued: how many steps of a matrix brought it back from far away.
-        deficient: how many matrices do not have full rank, so that no step can bring them back.
-        name: the parameter, or the first of several.
+        matrices: number of matrices.
+        mean_distance: mean of their distances ‖XXᴴ − I‖_F.
+        max_distance: largest of their distances.
+        skipped: steps that left a matrix unchanged: its gradient was not finite, or it had no full rank.
+        clipped: steps that were shortened, counted per matrix.
+        rescued: steps that brought a matrix back from far off the manifold.
+        deficient: matrices without full rank, which no step can bring back.
+        name: name of the parameter, or of the first of several.
     """
 
     group: int

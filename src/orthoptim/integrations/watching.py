@@ -63,7 +63,7 @@ class DriftWatch:
             for index, group in enumerate(constrained_groups(optimizer)):
                 if index in far:
                     for param in group["params"]:
-                        project_(param, view=group["view"], side=group["side"])
+                        project_(param, view=group["view"], side=group["side"], scale=group["scale"])
 
 
 def bare(optimizer: Any) -> Any:

@@ -4,6 +4,7 @@ from orthoptim.engine.rule import Update
 from orthoptim.engine.telemetry import Drift, Plan
 from orthoptim.optim.landing import Landing
 from orthoptim.optim.landingpc import LandingPC
+from orthoptim.optim.line_search import LineSearch
 from orthoptim.optim.orthoptimizer import Orthoptimizer
 from orthoptim.optim.pogo import POGO
 from orthoptim.optim.rgd import RGD
@@ -20,6 +21,7 @@ __all__ = [
     "Drift",
     "Landing",
     "LandingPC",
+    "LineSearch",
     "Orthoptimizer",
     "Plan",
     "StiefelMuon",

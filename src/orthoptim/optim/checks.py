@@ -18,7 +18,7 @@ from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
 from orthoptim.validation import check_bool, check_positive
-from orthoptim.views import View
+from orthoptim.views import View, scale_factor
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
@@ -88,6 +88,7 @@ def check_group(method: Any, group: dict[str, Any], label: str) -> None:
     group["view"] = view if view.is_divided else view.name
     Base.named(group["base"])(**method.hyperparameters(group))
     check_lr(group["lr"])
+    scale_factor(group["scale"], 1, 1)
     check_bool("maximize", group["maximize"])
     check_bool("compile", group["compile"])
     check_bool("capturable", group["capturable"])
@@ -154,7 +155,7 @@ def repair_(groups: Mapping[int, Mapping[str, Any]]) -> dict[Tensor, Tensor]:
         ValueError: for a parameter that is not finite, or too far away to know what was meant.
     """
     given = [
-        (name, param, View.of(group["view"]), group["side"])
+        (name, param, View.of(group["view"]).scaled(group["scale"]), group["side"])
         for index, group in groups.items()
         for name, param in named(group, f"group {index}")
     ]
@@ -188,7 +189,11 @@ def _needs_repair(name: str, param: Tensor, view: View, side: str, far: float, s
     if far <= rounding(param.dtype, max(part.p for part in view.parts(param.shape, side))):
         return False
     shown = view if view.is_divided else view.name
-    cure = f"call orthoptim.orthogonalize_ on it, with view={shown!r} and side={side!r}, before building the optimizer"
+    scale = "" if view.scale == 1 else f", scale={view.scale!r}"
+    cure = (
+        f"call orthoptim.orthogonalize_ on it, with view={shown!r}{scale} and side={side!r}, before building the "
+        "optimizer"
+    )
     if is_dtensor(param) and far > _ASSEMBLED and cutting_dims(param, view):
         raise ValueError(
             f"{name} is not orthonormal (distance {far:.3g}) when its shards are put together: ranks may have "

@@ -5,10 +5,11 @@ A method takes them as ``**common: Unpack[CommonOptions]``, which type checkers 
 """
 
 import inspect
+import textwrap
 from typing import Any, TypedDict, Unpack
 
 from orthoptim.stiefel.cost_model import BLOCK_CAP_MB
-from orthoptim.views import Side, ViewLike
+from orthoptim.views import Scale, Side, ViewLike
 
 
 class CommonOptions(TypedDict, total=False):
@@ -16,6 +17,7 @@ class CommonOptions(TypedDict, total=False):
 
     view: ViewLike
     side: Side
+    scale: Scale
     maximize: bool
     compile: bool
     block_cap_mb: float
@@ -25,6 +27,7 @@ class CommonOptions(TypedDict, total=False):
 DEFAULTS: CommonOptions = {
     "view": "matrix",
     "side": "auto",
+    "scale": 1.0,
     "maximize": False,
     "compile": False,
     "block_cap_mb": BLOCK_CAP_MB,
@@ -35,24 +38,30 @@ DOCUMENTATION = {
     "{params}": """\
 params: parameters, named parameters or param groups; every option below may also be set per group.""",
     "{common}": """\
-view: what the matrices of a parameter are: ``"matrix"``, its last two dims; ``"filters"``, the first dim
-            against the rest; ``"kernels"``, the k×k kernels of a convolution; or an :class:`orthoptim.View`.
-        side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
-        maximize: ascend instead.
-        compile: compile the update of each kind of matrices with torch.compile; complex ones are stepped as without.
-        block_cap_mb: how many MB of matrices are stepped at a time, at most. Their temporaries take about five times
-            as much memory; on a GPU smaller blocks take more launches. On a CPU blocks fit the cache at any rate.
-        capturable: whether a step must be safe to capture in a CUDA graph. Orthogonal parameters always step on their
-            device, so that this refuses what waits for it; ordinary groups with AdamW take the value as their own
-            default, and then count their steps on the device.""",
+view: how a parameter is seen as matrices: ``"matrix"``, its last two dims; ``"filters"``, the first dim against
+    the rest; ``"kernels"``, the k×k kernels of a convolution; or an :class:`orthoptim.View`.
+side: whether ``"rows"`` or ``"columns"`` are orthonormal; ``"auto"``: the shorter side.
+scale: σ, for XXᴴ = σ²I. ``"rms"``: √(rows/columns) of each matrix as it is stored, so that a linear layer keeps
+    the root mean square of its input. A step is that of X/σ with its gradient, so that the learning rate means the
+    same whatever σ is.
+maximize: maximize the objective instead of minimizing it.
+compile: compile the update with torch.compile, once per matrix shape; complex matrices are stepped without.
+block_cap_mb: how many MB of matrices are stepped at a time, at most. Temporaries take about five times as much
+    memory; on a GPU smaller blocks take more launches. On a CPU, blocks always fit the cache.
+capturable: whether a step must be safe to capture in a CUDA graph. Orthogonal parameters always step on their
+    device, so this only refuses options that wait for it; ordinary AdamW groups use the value as their own
+    default, and then count their steps on the device.""",
 }
-"""What stands for the words in braces in a docstring, as its section of arguments is indented."""
+"""What replaces the words in braces in the arguments of a docstring."""
 
 
 def show_common_options(method: type[Any]) -> inspect.Signature:
     """Write the common options into the documentation of a method and into its signature, which is returned."""
-    for word, text in DOCUMENTATION.items():
-        method.__doc__ = method.__doc__ and method.__doc__.replace(word, text)
+    if method.__doc__:
+        # Python 3.13 removes the common indentation of a docstring, earlier versions do not
+        method.__doc__ = inspect.cleandoc(method.__doc__)
+        for word, text in DOCUMENTATION.items():
+            method.__doc__ = method.__doc__.replace(f"    {word}", textwrap.indent(text, "    "))
     signature = inspect.signature(method.__init__)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():

@@ -28,7 +28,11 @@ def drift_of(
     Each matrix of a DTensor is measured on one rank; the number of collectives does not depend on that of parameters.
     """
     params = [param for group in groups.values() for param in group["params"]]
-    views = [(View.of(group["view"]), group["side"]) for group in groups.values() for _ in group["params"]]
+    views = [
+        (View.of(group["view"]).scaled(group["scale"]), group["side"])
+        for group in groups.values()
+        for _ in group["params"]
+    ]
     measured = _measure_all(params, views, state)
     rows: list[Drift] = []
     for index, group in groups.items():

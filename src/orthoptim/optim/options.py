@@ -102,6 +102,7 @@ def complete(
         options.update(dict.fromkeys(keys) if saved.keys() >= set(keys) else flatten_base(base(), method_options))
     if options.get("landing", "") is None:
         options["landing"] = base.default_landing or "safe"
+    options["scale"] = 1.0  # of what was saved before there was one
     foreign = {*known, *WITHOUT_EFFECT} - options.keys()
     return options | {key: value for key, value in saved.items() if key not in foreign}
 

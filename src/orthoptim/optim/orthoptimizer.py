@@ -6,6 +6,7 @@ from copy import copy
 from typing import Any, Self, overload
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
@@ -53,6 +54,14 @@ class Orthoptimizer(UpdateContract, Optimizer):
     """How much of the matrices that are cut is under way at a time, for each rank: a step takes about ten times as much
     memory. Matrices that are larger travel one for each rank, and do not overlap. Set it on an optimizer, on all ranks
     alike; 0 takes the least memory."""
+    communication_dtype: torch.dtype | None = None
+    """``torch.bfloat16``: what directions travel in between ranks, for bases that normalise (VAdam) and real matrices
+    whose short side is cut or that go to an owner; X travels as it is, so steps stay as feasible. Set it on an
+    optimizer, on all ranks alike. ``None``: the dtype that they are computed in."""
+    replica_group: "dist.ProcessGroup | None" = None
+    """The ranks that hold the same plain parameters, as under DDP, and share the work of a step: each steps some of the
+    matrices and sends the others what is new, by one all-to-all. Set it on an optimizer, on all ranks alike, such as
+    ``torch.distributed.group.WORLD``. ``None``: every rank steps all matrices, and none is sent."""
     _rules: dict[int, UpdateRule]  # those of the constrained groups, by index
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -179,7 +188,8 @@ class Orthoptimizer(UpdateContract, Optimizer):
 
     def _step_groups(self) -> None:
         rules = self._current_rules()
-        planned = {index: self._local.grads(rule, self.state) for index, rule in rules.items()}
+        alone = self.replica_group is None
+        planned = {index: self._local.grads(rule, self.state) if alone else None for index, rule in rules.items()}
         changed = [index for index in range(len(self.param_groups)) if planned.get(index) is None]
         if changed:  # all groups are checked before one is stepped
             checks.check_gradients(self.param_groups, changed)
@@ -201,11 +211,11 @@ class Orthoptimizer(UpdateContract, Optimizer):
 
     def _step_sharded(self, rules: Mapping[int, UpdateRule], lists: Mapping[int, Lists]) -> Mapping[int, View]:
         """Step the matrices that are cut; add those that are whole on this rank to the lists; return their views."""
-        dtensors = self._dtensors()
-        if not dtensors:
+        shared = self._shared()
+        if not shared:
             return {}
         sharded = self._sharded_step()
-        with full_precision(*{param.device for param in dtensors}):
+        with full_precision(*{param.device for param in shared}):
             local = sharded(list(rules.values()), self.state)
         for index, work in local.items():
             for tensors, more in zip(lists[index], work, strict=True):
@@ -219,10 +229,10 @@ class Orthoptimizer(UpdateContract, Optimizer):
         """
         self._repaired.clear()
         constrained = group["algorithm"] == self.algorithm
-        plain = not constrained or are_plain(group["params"])
+        shared = constrained and (self.replica_group is not None or not are_plain(group["params"]))
         for param in group["params"]:
             grad = param.grad
-            if grad is None or (not plain and is_dtensor(param)):  # ShardedStep steps DTensors
+            if grad is None or (shared and self._is_shared(param)):  # ShardedStep steps those
                 continue
             if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
@@ -269,13 +279,20 @@ class Orthoptimizer(UpdateContract, Optimizer):
         self._local = LocalStep()
         self._sharded = ShardedStep()
 
-    def _dtensors(self) -> list[Tensor]:
-        """The constrained parameters that are DTensors."""
-        mixed = [rule.group["params"] for rule in self._rules.values() if not are_plain(rule.group["params"])]
-        return [param for params in mixed for param in params if is_dtensor(param)]
+    def _is_shared(self, param: Tensor) -> bool:
+        """Whether a constrained parameter is stepped together with other ranks."""
+        return self.replica_group is not None or is_dtensor(param)
+
+    def _shared(self) -> list[Tensor]:
+        """The constrained parameters that are stepped together with other ranks."""
+        lists = [rule.group["params"] for rule in self._rules.values()]
+        shared = [params for params in lists if self.replica_group is not None or not are_plain(params)]
+        return [param for params in shared for param in params if self._is_shared(param)]
 
     def _sharded_step(self) -> ShardedStep:
         self._sharded.round_bytes = self.round_bytes
+        self._sharded.communication_dtype = self.communication_dtype
+        self._sharded.replicas = self.replica_group
         return self._sharded
 
     # Copies and checkpoints
@@ -381,12 +398,12 @@ class Orthoptimizer(UpdateContract, Optimizer):
             >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
             [(5, 'direct-n', 1)]
         """
-        rules, sharded = self._current_rules(), self._sharded_step() if self._dtensors() else None
+        rules, sharded = self._current_rules(), self._sharded_step() if self._shared() else None
         if sharded is not None:
             sharded.plan(list(rules.values()))
         plan = Plan()
         for index, rule in rules.items():
-            params = [param for param in rule.group["params"] if not is_dtensor(param)]
+            params = [param for param in rule.group["params"] if not self._is_shared(param)]
             buckets: list[Any] = []
             if sharded is not None and index in sharded.groups:
                 params += sharded.groups[index].local_parts()

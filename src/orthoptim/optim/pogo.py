@@ -28,8 +28,8 @@ class POGO(Orthoptimizer):
         &X ← M - λ(MM^H - I)M                        && \text{land; λ = ½ by default}
         \end{aligned}
 
-    Only matrix products, and with the default landing ``"safe"`` never farther than ½ from the manifold, whatever the
-    gradients and the learning rate; in ordinary training within rounding of it.
+    POGO uses matrix products only. With the default landing ``"safe"`` the distance from the manifold never exceeds ½,
+    whatever the gradients and the learning rate; in ordinary training it is at rounding level.
 
     Args:
         {params}
@@ -38,13 +38,13 @@ class POGO(Orthoptimizer):
         landing: ``"safe"``, ``"strict"`` (within 1.5e-6 and rounding, for any gradients), ``"half"`` (the paper's
             λ = ½), ``"root"`` (the paper's quartic), ``"argmin"`` (the best λ) or ``"newton-schulz"``
             (``landing_steps`` times λ = ½). By default ``"safe"``, or what the base asks for: ``"strict"`` with
-            :class:`BB`, which takes no landing that does not clip.
+            :class:`BB`, :class:`CG` and :class:`LBFGS`, which take no landing that does not clip.
         landing_steps: the number of landings of ``"newton-schulz"``.
         matmul_precision: ``"ieee"``: every product is exact to float32, whatever torch's switches say. ``"mixed"``: the
             leap runs at the precision that the switches allow (TF32, bfloat16), and where it lands is measured exactly;
             all bounds hold. Leaps are clipped at 0.95 instead of 1, ``"strict"`` ones at 0.47 instead of ½. Products of
-            tiny matrices on a CPU, and of DTensors that are stepped by several ranks, stay exact. Not with ``compile``
-            or :class:`BB`.
+            tiny matrices on a CPU, and of DTensors that are stepped by several ranks, stay exact. Not with ``compile``,
+            :class:`BB`, :class:`CG` or :class:`LBFGS`.
         {common}
 
     Example:
@@ -132,19 +132,20 @@ class POGO(Orthoptimizer):
         check_choice("landing", group["landing"], stiefel.POLICIES)
         check_positive_integer("landing_steps", group["landing_steps"])
         check_choice("matmul_precision", group["matmul_precision"], MATMUL_PRECISIONS)
+        base = Base.named(group["base"])
         if group["matmul_precision"] == "mixed":
             if group["compile"]:
                 raise ValueError(
                     "Invalid matmul_precision: 'mixed' needs exact products among reduced ones, and a compiled graph "
                     "has one precision; choose compile=False or 'ieee'"
                 )
-            if group["base"] == "bb":
+            if base.default_landing is not None:
                 raise ValueError(
-                    "Invalid matmul_precision: BB divides differences of gradients, which 'mixed' would round away; "
-                    "choose 'ieee'"
+                    f"Invalid matmul_precision: {base.__name__} divides differences of gradients, which 'mixed' would "
+                    "round away; choose 'ieee'"
                 )
-        if group["base"] == "bb" and stiefel.policy(group["landing"]).clip is None:
+        if base.default_landing is not None and stiefel.policy(group["landing"]).clip is None:
             raise ValueError(
-                f"Invalid landing: {group['landing']!r} does not clip leaps, and those of BB can be of any length; "
-                "choose 'strict' or 'safe'"
+                f"Invalid landing: {group['landing']!r} does not clip leaps, and those of {base.__name__} can be of "
+                "any length; choose 'strict' or 'safe'"
             )

@@ -78,7 +78,7 @@ def _check_saved_group(group: Group, saved: Any, index: int) -> None:
             f"loaded state dict has algorithm {algorithm!r} in group {index}, this optimizer has "
             f"{group['algorithm']!r}: it was saved by another optimizer"
         )
-    for option in ("view", "side", "base"):
+    for option in ("view", "side", "scale", "base"):
         if option in saved and _as_option(option, saved[option]) != _as_option(option, group.get(option)):
             raise ValueError(
                 f"loaded state dict has {option} {saved[option]!r} in group {index}, this optimizer has "
@@ -165,7 +165,7 @@ def _read_group(optimizer: Any, group: Group, saved: Mapping[str, Any], index: i
             check_group(type(optimizer), new, f"group {index}")
     except Exception as error:  # whatever a check of hostile values may raise
         raise ValueError(f"loaded state dict has invalid options in group {index}: {error}") from error
-    for option in ("view", "side", "base"):
+    for option in ("view", "side", "scale", "base"):
         if new.get(option) != group.get(option):
             raise ValueError(
                 f"loaded state dict has no {option} in group {index}, for which the default is {new.get(option)!r}, "

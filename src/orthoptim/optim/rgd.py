@@ -23,13 +23,13 @@ class RGD(Orthoptimizer):
     .. math::
         D = G - \operatorname{Sym}(GX^H)X,\qquad X ← \operatorname{retract}(X - ηD)
 
-    On the manifold always; the price is a matrix decomposition in every step. Where X − ηD has no full rank to working
-    precision, or is not finite, there is nothing to retract to: that matrix stays as it is and is counted as skipped. A
-    matrix that was written far from the manifold is brought back by its next step; where its size shows that, the step
-    is counted as rescued, and the matrix stays as it is if it has no full rank.
+    Every iterate is on the manifold; the price is a matrix decomposition in every step. A matrix whose X − ηD is not
+    finite or has no full rank to working precision keeps its value, and the step is counted as skipped. The next step
+    brings back a matrix that was written far from the manifold; if its norm reveals that, the step is counted as
+    rescued. A matrix without full rank keeps its value.
 
-    Waits for the device with retractions other than ``"qr"`` and ``"cholesky"``: torch asks it whether an
-    eigendecomposition has succeeded.
+    Retractions other than ``"qr"`` and ``"cholesky"`` wait for the device: torch checks whether an eigendecomposition
+    has succeeded.
 
     Args:
         {params}

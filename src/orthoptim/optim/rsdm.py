@@ -25,13 +25,13 @@ class RSDM(Orthoptimizer):
     .. math::
         K = \operatorname{Skew}(P G^H X P^H),\quad YR = I - ηK \text{ (QR)},\qquad X ← X + XP^H(Y^H - I)P
 
-    with P (r×n) a random frame. It acts on the n side: acting on the p side would never change the row space. The
-    decomposition is of size r instead of p; each step only sees r of n dimensions. On the manifold up to rounding,
-    which accumulates: over long runs in float32 it drifts.
+    with a random frame P (r×n). It acts on the n side: acting on the p side would never change the row space. The
+    decomposition has size r instead of p, and each step changes only r of n dimensions. Iterates are on the manifold up
+    to rounding, which accumulates: in long float32 runs the distance grows.
 
-    A rotation leaves XXᴴ as it is, so that nothing brings back a matrix that was written off the manifold. Only its
-    size is put right, as that costs one pass: where ‖X‖_F² is not p to 1e-3, X is scaled so that it is, and counted as
-    rescued if it was off by a twentieth. Call :func:`orthogonalize_` after writing anything else.
+    A rotation does not change XXᴴ, so no step brings back a matrix that was written off the manifold. Only its norm is
+    corrected, which costs one pass: if ‖X‖_F² differs from p by more than 1e-3, X is rescaled, and the step is counted
+    as rescued if it differed by a twentieth. Call :func:`orthogonalize_` after you have written other values.
 
     The frames are a pure function of ``seed``, a fingerprint of each matrix's initial value (``stream``, in the state)
     and its step count: resumed runs and replicas draw the same. Matrices that start equal are given equal frames.
@@ -42,7 +42,7 @@ class RSDM(Orthoptimizer):
         r: dimension of the random subspace, 1 ≤ r ≤ n; there is no default. (Real matrices need r ≥ 2 to move.)
         base: turns the gradient into the direction G.
         sampling: ``"orthogonal"``, a uniformly random frame, or ``"permutation"``, r random columns (cheaper).
-        seed: of the draws.
+        seed: seed of the random frames.
         {common}
 
     Example:

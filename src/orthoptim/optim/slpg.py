@@ -8,7 +8,8 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
-from orthoptim.base.bb import quotients, step_length
+from orthoptim.base.bb import quotients
+from orthoptim.base.secant import step_length
 from orthoptim.engine.rule import Update
 from orthoptim.functional import project_
 from orthoptim.optim.common_options import CommonOptions
@@ -104,7 +105,7 @@ class SLPG(Orthoptimizer):
         for group in self.param_groups:
             if group.get("project_at_end"):
                 for param in group["params"]:
-                    project_(param, view=group["view"], side=group["side"])
+                    project_(param, view=group["view"], side=group["side"], scale=group["scale"])
 
 
 def scale_and_land(y: Tensor, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,20 +31,20 @@ def wrap(
     model: nn.Module | None = None,
     landing: LandingPolicy = "safe",
 ) -> "Wrapped":
-    """Let any optimizer propose its steps, and take them on the manifold.
+    """Make any optimizer keep constrained parameters on the manifold.
 
-    The displacement that ``optimizer`` makes of a constrained parameter becomes the direction of one POGO step with
-    η = 1; unconstrained parameters keep the step they were given.
+    ``optimizer`` takes its step; the displacement of a constrained parameter becomes the direction of one POGO step,
+    with η = 1. Other parameters keep the step of ``optimizer``.
 
     A matrix whose gradient is not finite keeps its value for that step and is counted as skipped; ``optimizer`` is
     given a gradient of zero for it, so that its state stays finite.
 
-    If something puts other tensors in place of constrained parameters in the param groups before their first step, as
-    ``accelerate`` does when it shards a model, these are constrained instead; later on that is an error.
+    If constrained parameters are replaced in the param groups before their first step, as ``accelerate`` does when it
+    shards a model, the new tensors are constrained instead; after the first step that is an error.
 
     Args:
-        optimizer: any ``torch.optim.Optimizer``, of torch or not, except schedule-free ones: what their ``eval()``
-            puts into the parameters is not orthogonal.
+        optimizer: any ``torch.optim.Optimizer``, except schedule-free ones, whose ``eval()`` writes averages that are
+            not orthogonal into the parameters.
         constrained: shell patterns on the names of ``model``'s parameters with their views, as for
             :func:`param_groups`; or the parameters (or param groups with ``view`` and ``side``) themselves.
         model: the model, if ``constrained`` holds patterns.

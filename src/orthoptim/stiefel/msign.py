@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.cost_model import SYMMETRIC_FROM
+from orthoptim.stiefel.cost_model import SYMMETRIC_FROM, is_gpu, symmetric_levels
 from orthoptim.stiefel.geometry import skew, square_norm
 from orthoptim.stiefel.steps import symmetric
 from orthoptim.stiefel.sums import ColumnSums, on_one_device
@@ -204,29 +204,32 @@ def _polynomial(a: Tensor, square: Tensor, coefficients: Quintic) -> Tensor:
 def _hermitian(left: Tensor, right: Tensor, sign: int = 1) -> Tensor:
     """A product that is known to be Hermitian (sign 1) or skew-Hermitian (sign −1): of large ones half is computed.
 
+    Rows are computed from the diagonal on, in panels, and mirrored: at 1024×1024 in bfloat16 that takes 0.85 of the
+    whole product, where cutting in four takes as long as the whole.
+
     What should be skew is made so exactly. Without that, steps amplify what rounding adds of the other kind: in
     bfloat16 they diverge.
     """
-    levels = 2 if left.shape[-1] >= 2 * SYMMETRIC_FROM and not torch.compiler.is_compiling() else 0
-    if levels == 0:
-        return _leaf(left, right, sign)
-    out = left.new_empty(left.shape)
-    _fill(out, left, right, sign, levels)
+    p = left.shape[-1]
+    panels = _panels(left)
+    if panels == 1:
+        product = left @ right
+        return product if sign > 0 else skew(product)
+    out, width = left.new_empty(left.shape), -(-p // panels)
+    for start in range(0, p, width):
+        end = min(start + width, p)
+        torch.bmm(left[:, start:end], right[..., start:], out=out[:, start:end, start:])
+        if sign < 0:
+            out[:, start:end, start:end] = skew(out[:, start:end, start:end])
+        if end < p:
+            mirrored = out[:, start:end, end:].mH
+            out[:, end:, start:end] = mirrored if sign > 0 else mirrored.neg()
     return out
 
 
-def _fill(out: Tensor, left: Tensor, right: Tensor, sign: int, levels: int) -> None:
-    if levels == 0:
-        out.copy_(_leaf(left, right, sign))
-        return
-    half = out.shape[-1] // 2
-    block = left[..., half:, :] @ right[..., :half]
-    out[..., half:, :half] = block
-    out[..., :half, half:] = block.mH if sign > 0 else -block.mH
-    _fill(out[..., :half, :half], left[..., :half, :], right[..., :half], sign, levels - 1)
-    _fill(out[..., half:, half:], left[..., half:, :], right[..., half:], sign, levels - 1)
-
-
-def _leaf(left: Tensor, right: Tensor, sign: int) -> Tensor:
-    product = left @ right
-    return product if sign > 0 else skew(product)
+def _panels(a: Tensor) -> int:
+    """In how many panels to compute a product, on this device."""
+    p, device = a.shape[-1], a.device.type
+    if is_gpu(device):
+        return 1 + symmetric_levels(len(a), p, p, device)
+    return 4 if p >= 2 * SYMMETRIC_FROM and not torch.compiler.is_compiling() else 1

@@ -25,7 +25,9 @@ Params = Any
 
 Dash = Literal["solid", "dash", "dot", "dashdot"]
 
-BASES: dict[str, type[oo.Base]] = {base.__name__: base for base in (oo.SGD, oo.VAdam, oo.Adam, oo.Muon, oo.BB)}
+BASES: dict[str, type[oo.Base]] = {
+    base.__name__: base for base in (oo.SGD, oo.VAdam, oo.Adam, oo.Muon, oo.BB, oo.CG, oo.LBFGS)
+}
 
 # Products of matrices in another precision than the experiment's own: part of a method's name, as in "RSDM-fp64".
 PRECISIONS: dict[str, tuple[str, Dash]] = {

@@ -3,10 +3,12 @@
 from orthoptim_experiments.harness.experiment import Experiment
 from orthoptim_experiments.problems.circuits.experiment import Circuits
 from orthoptim_experiments.problems.cnn.experiment import CNN
+from orthoptim_experiments.problems.ica.experiment import ICA
 from orthoptim_experiments.problems.pca.experiment import PCA
 from orthoptim_experiments.problems.precision.experiment import Precision
 from orthoptim_experiments.problems.procrustes.experiment import Procrustes
 from orthoptim_experiments.problems.rotations.experiment import RotationExperiment
+from orthoptim_experiments.problems.solvers.experiment import Solvers
 from orthoptim_experiments.problems.spectral.experiment import Spectral
 from orthoptim_experiments.problems.stepsize.experiment import StepSize
 from orthoptim_experiments.problems.vit.experiment import ViT
@@ -23,5 +25,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ViT(),
         RotationExperiment(),
         Spectral(),
+        Solvers(),
+        ICA(),
     )
 }

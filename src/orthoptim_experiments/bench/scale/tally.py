@@ -27,7 +27,6 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
         sent: bytes.
         received: bytes.
         peak: the most bytes that were held at a time, of what was allocated inside.
-        held: bytes that are held now.
         flops: of matrix products.
         operations: of torch, views and all: each costs the host microseconds, and the device a kernel, or nothing.
     """
@@ -36,9 +35,9 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.collectives: Counter[str] = Counter()
         self.sent = self.received = 0.0
-        self.held = self.peak = 0
+        self.peak = 0
         self.flops = self.operations = 0
-        self._known: set[int] = set()
+        self._storages: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -69,19 +68,18 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sent += sent
         self.received += received
 
+    @property
+    def held(self) -> int:
+        """Bytes that are held now: storages that are gone, or were given back by ``resize_(0)``, count nothing."""
+        present = [storage for each in self._storages.values() if (storage := each()) is not None]
+        return sum(storage.nbytes() for storage in present)
+
     def _hold(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = id(storage)
-        if key in self._known:
-            return
-        self._known.add(key)
-        self.held += storage.nbytes()
-        self.peak = max(self.peak, self.held)
-        weakref.finalize(storage, self._free, key, storage.nbytes())
-
-    def _free(self, key: int, count: int) -> None:
-        self._known.discard(key)
-        self.held -= count
+        if key not in self._storages:
+            self._storages[key] = weakref.ref(storage, lambda _: self._storages.pop(key, None))
+            self.peak = max(self.peak, self.held)
 
 
 @cache

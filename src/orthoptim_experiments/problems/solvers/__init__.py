@@ -1,0 +1,1 @@
+"""Deterministic solvers for single matrices."""
