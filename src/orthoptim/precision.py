@@ -53,6 +53,11 @@ def full_precision(*devices: torch.device, products: bool = True) -> AbstractCon
 _AS_IT_IS = nullcontext()
 
 
+def exact_products(condition: bool = True) -> AbstractContextManager[None]:
+    """A context in which products are exact, on a condition: for those that must be among reduced ones."""
+    return full_precision() if condition else _AS_IT_IS
+
+
 def _are_exact() -> bool:
     settings = {_get(switch) for switch in _MATMUL}
     return settings <= {"ieee", _INHERIT} and torch.get_float32_matmul_precision() == "highest"

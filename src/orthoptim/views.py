@@ -213,7 +213,8 @@ class View:
             [tensor([[1., 0.],
                     [0., 1.]])]
         """
-        if scale == self.scale and not isinstance(scale, bool):
+        scale_factor(scale, 1, 1)  # raises
+        if scale == self.scale:
             return self
         view = replace(self)
         object.__setattr__(view, "scale", scale)

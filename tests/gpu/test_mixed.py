@@ -105,6 +105,23 @@ def test_leaps_along_the_rounding_error_itself_do_not_break_the_guarantee(landin
 
 @pytest.mark.usefixtures("reduced")
 @pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("shape", [(12, 12), (6, 10)])
+@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1.5e-6)])
+def test_spectral_steps_keep_their_guarantee(landing, bound, shape, kind):
+    for lr, hostile in ((1e3, 0.0), (0.9, 1e4), (0.05, 0.0)):
+        x, generator = point(*shape), torch.Generator().manual_seed(0)
+        opt = oo.StiefelMuon([x], lr, landing=landing, matmul_precision="mixed")
+        for _ in range(6):
+            x.grad = torch.randn(shape, generator=generator) + hostile * x.detach()
+            with Reduced(kind) as mode:
+                opt.step()
+            assert (mode.rounded > 0) == (shape[0] == shape[1])
+            limit = min(bound, 0.75 * lr**4) if shape[0] == shape[1] and landing == "safe" else bound
+            assert eigenvalues(x.detach()).abs().max() <= limit + floor(shape)
+
+
+@pytest.mark.usefixtures("reduced")
+@pytest.mark.parametrize("kind", DROPPED)
 @pytest.mark.parametrize("p", [4, 32, 100])
 def test_how_far_from_tangent_a_reduced_leap_is(p, kind):
     """‖RXᴴ + XRᴴ‖₂ ≤ 8u‖G‖_F in direct-p, which the clip leaves room for: almost normal and rough gradients."""
@@ -182,9 +199,16 @@ def test_switches_are_as_before_after_a_step():
         ({"matmul_precision": "mixed", "base": oo.BB()}, "BB"),
     ],
 )
-def test_what_cannot_be_mixed_is_refused(options, word):
+@pytest.mark.parametrize("method", [oo.POGO, oo.StiefelMuon])
+def test_what_cannot_be_mixed_is_refused(options, word, method):
     with pytest.raises(ValueError, match=word):
-        oo.POGO([point(4, 6)], 0.1, **options)
+        method([point(4, 6)], 0.1, **options)
+
+
+@pytest.mark.parametrize("method", [oo.RGD, oo.Landing, oo.LandingPC, oo.SLPG])
+def test_methods_that_measure_nothing_after_the_leap_refuse_it(method):
+    with pytest.raises(TypeError, match="matmul_precision"):
+        method([point(4, 6)], 0.1, matmul_precision="mixed")
 
 
 @pytest.mark.soak

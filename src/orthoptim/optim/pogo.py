@@ -131,21 +131,27 @@ class POGO(Orthoptimizer):
         """See :meth:`Orthoptimizer.check_options`."""
         check_choice("landing", group["landing"], stiefel.POLICIES)
         check_positive_integer("landing_steps", group["landing_steps"])
-        check_choice("matmul_precision", group["matmul_precision"], MATMUL_PRECISIONS)
+        check_matmul_precision(group)
         base = Base.named(group["base"])
-        if group["matmul_precision"] == "mixed":
-            if group["compile"]:
-                raise ValueError(
-                    "Invalid matmul_precision: 'mixed' needs exact products among reduced ones, and a compiled graph "
-                    "has one precision; choose compile=False or 'ieee'"
-                )
-            if base.default_landing is not None:
-                raise ValueError(
-                    f"Invalid matmul_precision: {base.__name__} divides differences of gradients, which 'mixed' would "
-                    "round away; choose 'ieee'"
-                )
         if base.default_landing is not None and stiefel.policy(group["landing"]).clip is None:
             raise ValueError(
                 f"Invalid landing: {group['landing']!r} does not clip leaps, and those of {base.__name__} can be of "
                 "any length; choose 'strict' or 'safe'"
+            )
+
+
+def check_matmul_precision(group: Mapping[str, Any]) -> None:
+    """Raise ValueError where products cannot be of the precision that is asked for."""
+    check_choice("matmul_precision", group["matmul_precision"], MATMUL_PRECISIONS)
+    if group["matmul_precision"] == "mixed":
+        if group["compile"]:
+            raise ValueError(
+                "Invalid matmul_precision: 'mixed' needs exact products among reduced ones, and a compiled graph "
+                "has one precision; choose compile=False or 'ieee'"
+            )
+        base = Base.named(group["base"])
+        if base.default_landing is not None:
+            raise ValueError(
+                f"Invalid matmul_precision: {base.__name__} divides differences of gradients, which 'mixed' would "
+                "round away; choose 'ieee'"
             )

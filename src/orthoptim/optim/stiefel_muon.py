@@ -10,9 +10,11 @@ from torch import Tensor
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
 from orthoptim.engine.rule import Update
-from orthoptim.literals import MSIGN_DTYPES, MsignDtype
+from orthoptim.literals import MSIGN_DTYPES, MatmulPrecision, MsignDtype
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
+from orthoptim.optim.pogo import check_matmul_precision
+from orthoptim.precision import exact_products
 from orthoptim.stiefel import ColumnSums, Policy
 from orthoptim.stiefel.msign import REDUCED, gain, may_reduce, msign_columns, msign_skew, quintics
 from orthoptim.stiefel.steps import symmetric, trace
@@ -61,6 +63,8 @@ class StiefelMuon(Orthoptimizer):
         eps: see above.
         ns_dtype: ``"bfloat16"``: products of msign of square float32 matrices from 256×256 on run in bfloat16, as those
             of torch.optim.Muon do; ``"full"``: none do.
+        matmul_precision: as for :class:`POGO`. ``"mixed"``: the products of square matrices run at the precision of
+            torch's switches, but for msign and the landing; steps are clipped at 0.95 radian. Others are exact.
         landing: ``"safe"``, ``"strict"`` (within 1.5e-6 and rounding; clips at ½) or ``"half"`` (never clips).
         {common}
 
@@ -86,20 +90,21 @@ class StiefelMuon(Orthoptimizer):
         ns_steps: int = 6,
         eps: float = 1e-7,
         ns_dtype: MsignDtype = "bfloat16",
+        matmul_precision: MatmulPrecision = "ieee",
         landing: str = "safe",
         **common: Unpack[CommonOptions],
     ) -> None:
         if base is None:  # msign does not see a factor of G, and up to a factor torch.optim.Muon's averages are SGD's
             base = SGD(momentum=momentum, nesterov=nesterov if momentum else False)
         options = {"ns_coefficients": ns_coefficients, "ns_steps": ns_steps, "eps": eps, "ns_dtype": ns_dtype}
-        super().__init__(params, lr, base, landing=landing, **options, **common)
+        super().__init__(params, lr, base, landing=landing, matmul_precision=matmul_precision, **options, **common)
 
     @staticmethod
     def update(
         x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
     ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
-        policy, g = stiefel.policy(group["landing"]), direction.matrices
+        policy, g = stiefel.policy(group["landing"], mixed=_is_mixed(group)), direction.matrices
         table = quintics(group["ns_coefficients"], group["ns_steps"])
         eta = lr.expand(x.shape[0])
         if group.get("form") == "skew":
@@ -108,7 +113,8 @@ class StiefelMuon(Orthoptimizer):
             k = (b.mH - b).mul_(0.5 / _unit(entry))
             size = stiefel.square_norm(k).sqrt()
             reduced = group["ns_dtype"] == "bfloat16" and may_reduce(k)
-            d = msign_skew(k, table, reduced).div_(gain(table) * (REDUCED if reduced else 1))
+            with exact_products(policy.mixed):
+                d = msign_skew(k, table, reduced).div_(gain(table) * (REDUCED if reduced else 1))
             s, clipped = _clip(eta, policy, 1.0)
             # with D skew MMᴴ = (I − sD)XXᴴ(I − sD)ᴴ, which lies between XXᴴ's least eigenvalue and 1 + s², on and off
             # the manifold
@@ -130,15 +136,27 @@ class StiefelMuon(Orthoptimizer):
             scale = length[:, None, None]
             m = torch.baddbmm(x, (a @ f) * -scale, y)
             m = torch.baddbmm(m, (b + a @ stiefel.skew(b.mH)) * scale, x)
-        (gram,) = yield [symmetric(m)]
+        with exact_products(policy.mixed):
+            measured = symmetric(m)
+        (gram,) = yield [measured]
         total = trace(gram)
         # ‖C‖_F² of steps from within the bound
         leap = (x.shape[-2] * ((widest * length * length).square() + 0.25)).sqrt()
         leaps = None if policy.clip is None else stiefel.Length(torch.ones_like(leap), clipped, leap)
-        landing = stiefel.land(stiefel.subtract_identity(gram), policy, leaps)
-        q = landing.matrix()
+        with exact_products(policy.mixed):  # QM, too: a reduced one is off by uη², which may exceed ¾η⁴
+            landing = stiefel.land(stiefel.subtract_identity(gram), policy, leaps)
+            q = landing.matrix()
+            new = torch.baddbmm(m, q, m)
         probe = (stiefel.square_norm(q) * total.clamp_min(0)).sqrt()
-        return Update(torch.baddbmm(m, q, m), clipped=clipped, rescued=landing.rescued, finiteness_probe=probe)
+        return Update(new, clipped=clipped, rescued=landing.rescued, finiteness_probe=probe)
+
+    @classmethod
+    def update_whole(
+        cls, x: Tensor, direction: Direction, lr: Tensor, state: State, t: Tensor, group: Mapping[str, Any]
+    ) -> Update:
+        """See :meth:`Orthoptimizer.update_whole`: the products of p < n are exact."""
+        with exact_products(_is_mixed(group) and group.get("form") != "skew"):
+            return super().update_whole(x, direction, lr, state, t, group)
 
     @classmethod
     def form(cls, p: int, n: int, group: Mapping[str, Any], device: str = "cpu") -> str:
@@ -150,6 +168,7 @@ class StiefelMuon(Orthoptimizer):
         """See :meth:`Orthoptimizer.check_options`."""
         check_choice("landing", group["landing"], _LANDINGS)
         check_choice("ns_dtype", group["ns_dtype"], MSIGN_DTYPES)
+        check_matmul_precision(group)
         check_positive_integer("ns_steps", group["ns_steps"])
         check_nonnegative("eps", group["eps"])
         coefficients = group["ns_coefficients"]
@@ -162,6 +181,10 @@ class StiefelMuon(Orthoptimizer):
             check_number("ns_coefficients", value)
         if not 0 < gain(quintics(coefficients, group["ns_steps"])) < math.inf:
             raise ValueError(f"Invalid ns_coefficients: {coefficients!r}; {group['ns_steps']} steps of them diverge")
+
+
+def _is_mixed(group: Mapping[str, Any]) -> bool:
+    return bool(group["matmul_precision"] == "mixed")
 
 
 def shrinkage(size: Tensor, eps: float) -> Tensor:

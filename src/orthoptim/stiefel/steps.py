@@ -31,7 +31,6 @@ float32, against 4e-7).
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.pointwise import pointwise
-from orthoptim.precision import full_precision
+from orthoptim.precision import exact_products
 from orthoptim.stiefel.cost_model import SYMMETRIC_FROM, choose, symmetric_levels
 from orthoptim.stiefel.geometry import (
     Numbers,
@@ -245,9 +244,9 @@ def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Nu
         m = torch.addcmul(x, r, s.view(-1, 1, 1), value=-1, out=_out(r))
     else:
         m = torch.add(x, r, alpha=-s, out=r)
-    with full_precision() if policy.mixed else nullcontext():
+    with exact_products(policy.mixed):
         landing = land(_defect(m), policy, length)
-    with full_precision() if policy.mixed and not policy.half else nullcontext():
+    with exact_products(policy.mixed and not policy.half):
         new = torch.baddbmm(m, landing.q, m, alpha=landing.weight)
     return _landed(new, length, landing, policy)
 

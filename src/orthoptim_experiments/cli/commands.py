@@ -4,6 +4,7 @@ Each imports what it needs when it is called: no help page waits for torch.
 """
 
 import json
+import os
 import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,7 +147,7 @@ def bench(
         typer.Option("--launches", help="Count what a step launches on a GPU instead; needs none, and times nothing."),
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Half a minute: W1, W5, W8, 0.2 s for each contender, none that compiles.")
+        bool, typer.Option("--quick", help="Ten seconds: W1, W5, W8, 0.2 s for each contender, none that compiles.")
     ] = False,
     seconds: Annotated[float | None, typer.Option(help="Time for each contender. [default: 3]")] = None,
     threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.")] = 2,
@@ -161,6 +162,7 @@ def bench(
     With --launches, kernel launches, copies, waits for the device, bytes and FLOPs of a step, counted on fake CUDA
     tensors, and the time that a roofline model makes of them: a model, not a measurement.
     """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported: what its profiler remarks
     import torch
     from rich.console import Console
 

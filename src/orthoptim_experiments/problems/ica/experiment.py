@@ -78,6 +78,6 @@ Picard-O, from the same start. Evaluations are points at which the contrast or i
         """See :meth:`Experiment.problem`."""
         return Unmixing(config, seed, method.partition(":")[0].endswith("-search"))
 
-    def target(self, config: Config) -> Target:
+    def target(self, config: Config) -> Target | None:
         """See :meth:`Experiment.target`."""
-        return Target(_NORM, config["tolerance"])
+        return Target(_NORM, config["tolerance"]) if "tolerance" in config else None
