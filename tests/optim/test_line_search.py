@@ -1,5 +1,6 @@
 """The non-monotone line search: losses stay below their average, resumption is exact, gradients are not wasted."""
 
+import itertools
 import math
 
 import pytest
@@ -136,6 +137,24 @@ def test_maximize_views_and_ordinary_groups(view):
     assert values[-1] > values[0]
     assert float(oo.distance(weight, view=view).max()) < 1e-6
     assert float(bias.abs().max()) < 0.9
+
+
+@every_base
+def test_scaled_matrices_keep_their_scale(base):
+    """The function of X/σ: the same losses, from the same steps."""
+    problem, x = procrustes(6, 0), torch.nn.Parameter(3 * procrustes(6, 0).start)
+    search = oo.LineSearch(oo.POGO([x], base=base, scale=3.0), eta=0.0)
+    losses = []
+    for _ in range(30):
+
+        def closure():
+            x.grad = problem.gradient(x.detach() / 3) / 3
+            return float(problem.value(x.detach() / 3))
+
+        losses.append(search.step(closure))
+    assert search.func_evals > 31  # some steps were shortened
+    assert oo.distance(x, scale=3.0) < 1e-6
+    assert all(b <= a + 1e-12 for a, b in itertools.pairwise(losses))
 
 
 def test_what_it_cannot_search_is_refused():

@@ -8,9 +8,9 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src/orthoptim_experiments"
 MAY_IMPORT = {
     "harness": {"harness"},
-    "problems": {"harness", "problems"},
-    "report": {"harness", "problems", "report"},
     "bench": {"bench"},
+    "problems": {"harness", "bench", "problems"},
+    "report": {"harness", "problems", "report"},
     "cli": {"harness", "problems", "report", "bench", "cli", "api"},
 }
 

@@ -16,7 +16,7 @@ class CG(Base):
     With T the tangent part of the gradient, S and Y the last changes of the point and of T, for each matrix,
 
     .. math::
-        D = T - \max\Big(0,\; \frac{⟨Y,T⟩}{⟨S,Y⟩} - 2\,\frac{⟨Y,Y⟩⟨S,T⟩}{⟨S,Y⟩^2}\Big) S,\qquad
+        D = T - \max\Bigl(0,\; \frac{⟨Y,T⟩}{⟨S,Y⟩} - 2\,\frac{⟨Y,Y⟩⟨S,T⟩}{⟨S,Y⟩^2}\Bigr) S,\qquad
         η = \frac{⟨T,D⟩}{⟨D,D⟩}\,\frac{⟨S,S⟩}{⟨S,Y⟩}
 
     POGO leaps along the part of D that is tangent at X: S is transported by projection, and landing takes the place of

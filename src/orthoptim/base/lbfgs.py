@@ -18,7 +18,7 @@ class LBFGS(Base):
     With T the tangent part of the gradient and Sᵢ, Yᵢ the last changes of the point and of T, for each matrix,
 
     .. math::
-        D = H T,\qquad H ← \Big(I - \frac{S_i Y_i^*}{⟨S_i,Y_i⟩}\Big) H \Big(I - \frac{Y_i S_i^*}{⟨S_i,Y_i⟩}\Big)
+        D = H T,\qquad H ← \Bigl(I - \frac{S_i Y_i^*}{⟨S_i,Y_i⟩}\Bigr) H \Bigl(I - \frac{Y_i S_i^*}{⟨S_i,Y_i⟩}\Bigr)
         + \frac{S_i S_i^*}{⟨S_i,Y_i⟩}, \qquad H_0 = \frac{⟨S,Y⟩}{⟨Y,Y⟩} I
 
     by the usual two loops. POGO leaps along P D, the part of D that is tangent at X: P H P is positive definite on the

@@ -153,7 +153,7 @@ class LineSearch:
             if theta == 0 or "view" not in group:
                 param.copy_(torch.add(x, move, alpha=theta))
                 continue
-            view, side = View.of(group["view"]), group["side"]
+            view, side = View.of(group["view"]).scaled(group["scale"]), group["side"]
             landed = [
                 stiefel.on_one_device(stiefel.RETRACTIONS["polar"](y)).x
                 for y in view.to_matrices(torch.add(x, move, alpha=theta), side)
@@ -168,8 +168,9 @@ class LineSearch:
                 continue
             if "view" in group:
                 view, side = View.of(group["view"]), group["side"]
-                matrices = (view.to_matrices(tensor, side) for tensor in (x, grad, move))
-                for y, g, s in zip(*matrices, strict=True):
+                orthonormal = view.scaled(group["scale"]).to_matrices(x, side)
+                matrices = (view.to_matrices(tensor, side) for tensor in (grad, move))
+                for y, g, s in zip(orthonormal, *matrices, strict=True):
                     total += float(stiefel.inner(stiefel.tangent(y, g), s).sum())
             else:
                 total += float((grad.conj() * move).real.sum())

@@ -131,7 +131,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
             for key in foreign:
                 del group[key]
             if algorithm == self.algorithm:
-                checks.check_group(type(self), group, label)
+                self._check_group(group, label)
             else:
                 ordinary.check(group)
         except Exception:
@@ -157,6 +157,21 @@ class Orthoptimizer(UpdateContract, Optimizer):
         except Exception:
             del getattr(self, "param_groups", [])[first:]  # torch may have refused to make any
             raise
+
+    def _check_group(self, group: dict[str, Any], label: str) -> None:
+        """Refuse options of a constrained group that make no sense; a view is written as its name, if it has one."""
+        view = View.of(group["view"])
+        group["view"] = view if view.is_divided else view.name
+        checks.check_group(group, label)
+        checks.check_memory(self.param_groups, group)
+        self._check_values(group)
+
+    def _check_values(self, group: Mapping[str, Any]) -> None:
+        """Refuse values of options that make no sense, whoever has set them."""
+        View.of(group["view"])
+        Base.named(group["base"])(**self.hyperparameters(group))
+        checks.check_switches(group)
+        self.check_options(group)
 
     @staticmethod
     def _known_names() -> set[str]:
@@ -187,6 +202,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
         return loss
 
     def _step_groups(self) -> None:
+        checks.check_rates(self.param_groups)
         rules = self._current_rules()
         alone = self.replica_group is None
         planned = {index: self._local.grads(rule, self.state) if alone else None for index, rule in rules.items()}
@@ -269,9 +285,15 @@ class Orthoptimizer(UpdateContract, Optimizer):
             if group["algorithm"] == self.algorithm:
                 rule = last.get(index)
                 if rule is None or rule.group is not group or rule.values != rule.read(group):
-                    rule = UpdateRule(type(self), index, group)
+                    rule = self._checked_rule(index, group)
                 self._rules[index] = rule
         return self._rules
+
+    def _checked_rule(self, index: int, group: dict[str, Any]) -> UpdateRule:
+        """The rule of a group that somebody may have changed."""
+        if not torch.compiler.is_compiling():
+            self._check_values(group)
+        return UpdateRule(type(self), index, group)
 
     def _forget_plans(self) -> None:
         """Drop what is kept from step to step."""

@@ -16,7 +16,6 @@ from orthoptim.engine.naming import parameter_name
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import EntrySpec, empty_entries, specify
 from orthoptim.optim import ordinary
-from orthoptim.optim.checks import check_group
 from orthoptim.optim.options import complete
 from orthoptim.tensors import has_values, is_dtensor
 from orthoptim.views import View
@@ -162,7 +161,7 @@ def _read_group(optimizer: Any, group: Group, saved: Mapping[str, Any], index: i
             ordinary.check(new)
         else:
             new = complete(new, optimizer.defaults, optimizer.option_names, optimizer._known_names())
-            check_group(type(optimizer), new, f"group {index}")
+            optimizer._check_group(new, f"group {index}")
     except Exception as error:  # whatever a check of hostile values may raise
         raise ValueError(f"loaded state dict has invalid options in group {index}: {error}") from error
     for option in ("view", "side", "scale", "base"):

@@ -47,13 +47,17 @@ WORKLOADS: dict[str, Workload] = {
     "W8": Workload("one matrix 64×64", [(64, 64)]),
     "W9": Workload("one matrix 200×150", [(200, 150)]),
     "W10": Workload("one matrix 4096×4096", [(4096, 4096)]),
+    "E8": Workload("8 experts 64×256 in one tensor", [(8, 64, 256)]),
+    "E64": Workload("64 experts 64×256 in one tensor", [(64, 64, 256)]),
+    "E256": Workload("256 experts 64×256 in one tensor", [(256, 64, 256)]),
     "host": Workload(
         "1000 separate parameters 8×8: their arithmetic is little, the rest is host time", [(8, 8)] * 1000
     ),
 }
 
-DEFAULT = tuple(name for name in WORKLOADS if name not in ("W10", "host"))
-"""What is measured where nothing is named: a parametrization of W10 takes minutes; host time is that of one thread."""
+DEFAULT = tuple(name for name in WORKLOADS if name not in ("W10", "host") and not name.startswith("E"))
+"""What is measured where nothing is named: a parametrization of W10 or of many experts takes minutes; host time is that
+of one thread."""
 
 QUICK = ("W1", "W5", "W8")
 QUICK_CONTENDERS = "pogo-torch,orthoptim safe,orthoptim half,torch Adam,limit"

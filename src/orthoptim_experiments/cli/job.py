@@ -26,7 +26,7 @@ from orthoptim_experiments.problems import EXPERIMENTS, datasets, plugins
 
 SIZES = (
     *("epochs", "batch_size", "train_images", "amp", "widths", "init", "dim", "depth"),
-    *("units", "evaluations", "plateau", "progress", "patience"),
+    *("units", "evaluations", "plateau", "progress", "patience", "delay", "steps"),
 )
 """The options that replace sizes of the scale, where the experiment has them."""
 

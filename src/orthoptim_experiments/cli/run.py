@@ -133,7 +133,9 @@ def run(
     ] = None,
     dim: Annotated[str | None, _option("DIM", "vit: dimension of the tokens; a multiple of the heads.")] = None,
     depth: Annotated[str | None, _option("DEPTH", "vit: number of blocks.")] = None,
-    units: Annotated[str | None, _option("UNITS", "circuits, stepsize: K, the length of each node's output.")] = None,
+    units: Annotated[
+        str | None, _option("UNITS", "circuits, stepsize: K, the length of each node's output. copying: of the state.")
+    ] = None,
     evaluations: Annotated[str | None, _option("N", "circuits, stepsize: records in an epoch.")] = None,
     plateau: Annotated[
         str | None, _option("EPOCHS", "circuits, stepsize: epochs without progress until the learning rate is halved.")
@@ -144,6 +146,8 @@ def run(
     patience: Annotated[
         str | None, _option("EPOCHS", "circuits, stepsize: epochs without a gain of 0.001 bpd until training ends.")
     ] = None,
+    delay: Annotated[str | None, _option("T", "copying: over how many steps symbols are remembered.")] = None,
+    steps: Annotated[str | None, _option("N", "copying, experts, rotations: length of the training.")] = None,
 ) -> None:
     """Run an experiment, and print what came out."""
     options = {name: value for name, value in locals().items() if name != "experiment"}

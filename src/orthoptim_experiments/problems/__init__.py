@@ -3,6 +3,8 @@
 from orthoptim_experiments.harness.experiment import Experiment
 from orthoptim_experiments.problems.circuits.experiment import Circuits
 from orthoptim_experiments.problems.cnn.experiment import CNN
+from orthoptim_experiments.problems.copying.experiment import CopyingExperiment
+from orthoptim_experiments.problems.experts.experiment import ExpertExperiment
 from orthoptim_experiments.problems.ica.experiment import ICA
 from orthoptim_experiments.problems.pca.experiment import PCA
 from orthoptim_experiments.problems.precision.experiment import Precision
@@ -25,6 +27,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         ViT(),
         RotationExperiment(),
         Spectral(),
+        CopyingExperiment(),
+        ExpertExperiment(),
         Solvers(),
         ICA(),
     )

@@ -1,6 +1,7 @@
 """Text that ships with Python: the language reference and library topics of ``help()``, as bytes."""
 
 import pydoc_data.topics
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +17,25 @@ def corpus() -> Tensor:
     return data.clamp_max(SYMBOLS - 1).long()
 
 
-def split(data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Training, calibration and test text: nine tenths, a twentieth and a twentieth, in this order."""
+class Texts(NamedTuple):
+    """To train a model on, to learn rotations on, and to report."""
+
+    train: Tensor
+    calibration: Tensor
+    test: Tensor
+
+
+def split(data: Tensor, validation: bool = False) -> Texts:
+    """Training, calibration and test text: nine tenths, a twentieth and a twentieth, in this order.
+
+    For validation, where hyperparameters are chosen, the second half of the calibration text is held out, and takes the
+    place of the test text.
+    """
     train, calibration = int(0.9 * len(data)), int(0.95 * len(data))
-    return data[:train], data[train:calibration], data[calibration:]
+    if validation:
+        middle = (train + calibration) // 2
+        return Texts(data[:train], data[train:middle], data[middle:calibration])
+    return Texts(data[:train], data[train:calibration], data[calibration:])
 
 
 def batch(data: Tensor, count: int, length: int, generator: torch.Generator) -> Tensor:

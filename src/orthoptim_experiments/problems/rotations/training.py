@@ -51,7 +51,7 @@ def _path(key: str) -> Path:
 
 def _train(model: LanguageModel, config: Mapping[str, Any]) -> None:
     """AdamW with a warm-up and a cosine."""
-    data, _, _ = text.split(text.corpus())
+    data = text.split(text.corpus()).train
     steps, generator = config["train_steps"], torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     for step in range(steps):
@@ -85,7 +85,7 @@ class RotationTraining(Problem):
         if init is not None:
             for param in (self.stream, self.values):
                 oo.orthogonalize_(param, init=init, det=1, generator=self.generator)
-        _, self.calibration, test = text.split(text.corpus())
+        _, self.calibration, test = text.split(text.corpus(), config.get("validation", False))
         self.test = text.windows(test, config["test_windows"], config["length"])
         self.rates: list[float] = []
 
@@ -121,7 +121,10 @@ class RotationTraining(Problem):
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Perplexity on the test text, the error of logits relative to full precision, and distances."""
+        """Perplexity on the test text, the error of logits relative to full precision, and distances.
+
+        In a sweep the validation text takes the place of the test text.
+        """
         inputs, targets = self.test[:, :-1], self.test[:, 1:]
         exact = self.model(inputs)
         logits = self.model(inputs, self.rotations(), self.config["bits"])

@@ -54,6 +54,13 @@ def test_the_text_is_split_without_overlap():
     assert text.windows(parts[2], 7, 16).shape == (7, 17)
 
 
+def test_a_sweep_sees_neither_the_test_text_nor_what_it_learns_from():
+    reported, sweep = text.split(torch.arange(1000)), text.split(torch.arange(1000), validation=True)
+    assert torch.equal(sweep.train, reported.train)
+    assert torch.equal(torch.cat((sweep.calibration, sweep.test)), reported.calibration)
+    assert EXPERIMENT.sweep_sizes({}) == {"validation": True}
+
+
 @pytest.mark.parametrize("method", [*FIXED, *LEARNED])
 def test_every_contender_runs_and_learners_move(config, method):
     options = EXPERIMENT.methods(config)[method]

@@ -1,0 +1,1 @@
+"""A mixture of experts whose weights are orthonormal: many matrices in one parameter."""
