@@ -253,6 +253,8 @@ class Orthoptimizer(UpdateContract, Optimizer):
             if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
                 grads.append(grad)
+        if constrained and not params:
+            return
         of_params = [self.state[param] for param in params]
         index = next(i for i, other in enumerate(self.param_groups) if other is group)
         rule = UpdateRule(type(self), index, group) if constrained else None
