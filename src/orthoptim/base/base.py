@@ -165,9 +165,12 @@ class Base:
             **hyperparameters: those of the instance, as they stand in the param group.
         """
         on_host = cls.scale_on_host(grad, state, t, **hyperparameters) if is_single(grad) else None
-        statistic = cls.statistic(grad) if on_host is None else None
+        if on_host is not None:
+            entries, of_entries = cls.advance(grad, state, t, **hyperparameters)
+            return Direction(entries, on_host[0]), {**of_entries, **on_host[1]}
+        statistic = cls.statistic(grad)
         entries, of_entries = cls.advance(grad, state, t.view(-1, 1, 1), **hyperparameters)
-        scale, of_matrices = on_host or cls.scale(statistic, state, t, **hyperparameters)
+        scale, of_matrices = cls.scale(statistic, state, t, **hyperparameters)
         return Direction(entries, scale), {**of_entries, **of_matrices}
 
 

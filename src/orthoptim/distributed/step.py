@@ -142,7 +142,7 @@ class ShardedStep:
         A parameter that is frozen later on stays in the plan, without a gradient; one that is thawed is not in it yet.
         """
         thawed = [param.requires_grad for _, param in self._frozen]
-        keys = [(rule.index, rule.options, _by_columns(rule), *map(id, rule.group["params"])) for rule in rules]
+        keys = [(rule.index, rule.options, *map(id, rule.group["params"])) for rule in rules]
         return [*keys, self.round_bytes, self.communication_dtype, self.replicas, any(thawed)]
 
     def _make(self, rules: Sequence[UpdateRule], key: list[Any]) -> None:

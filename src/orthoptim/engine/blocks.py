@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from orthoptim import pointwise
 from orthoptim.engine.moves import gathered, scatter_
 from orthoptim.stiefel.cost_model import is_gpu
 from orthoptim.tensors import has_values
@@ -69,7 +70,8 @@ class Block(NamedTuple):
                 torch.stack(entries, 1, out=alone.view(-1, self.rows * self.columns))
                 return
             matrices = torch.stack(entries, 1)
-        if self.mixed or not scatter_(tensors, matrices):
+        scatters = not self.mixed and matrices.device.type in pointwise.DEVICES
+        if not scatters or not scatter_(tensors, matrices):
             copy_all_(tensors, self._pieces(tensors, matrices))
 
     def gather_scalars(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -192,7 +194,7 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
         tensors = [without_gaps(each) for each in tensors]
         if all(map(by_columns, tensors)):
             return torch.stack([each.mT for each in tensors]).mT
-    joined = gathered(tensors)
+    joined = gathered(tensors) if tensors[0].device.type in pointwise.DEVICES else None
     if joined is not None:
         return joined
     return torch.stack(list(tensors)).contiguous()  # a stack of images may be channels-last
@@ -207,7 +209,7 @@ def without_gaps(a: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return a
     dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
-    aligned = a.device.type != "cpu" or not has_address(a) or a.data_ptr() % _ALIGNMENT == 0
+    aligned = not a.is_cpu or not has_address(a) or a.data_ptr() % _ALIGNMENT == 0
     return a if dense and aligned else a.clone()
 
 

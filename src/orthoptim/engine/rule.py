@@ -1,6 +1,6 @@
 """The two types between a method and the engine: how a param group is updated, and what an update returns."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -60,6 +60,8 @@ class UpdateRule:
         state_names: the entries of the state of a parameter.
         entries_name: one of them that has the parameter's shape; empty, if there is none.
         options: the values of the group that a plan depends on.
+        read: reads from a group the values that the rule depends on.
+        values: what it read; the rule is current while it reads the same.
     """
 
     def __init__(self, method: Any, index: int, group: dict[str, Any]) -> None:
@@ -72,12 +74,8 @@ class UpdateRule:
         self.state_names = ["step", "master", *self.kinds]
         self.entries_name = next((name for name, kind in self.kinds.items() if kind == "entries"), "")
         self.options = tuple(group[name] for name in method.plan_options)
-        self._read = itemgetter(*method.plan_options, *keys.values())
-        self._values = self._read(group)
-
-    def is_current(self, group: Mapping[str, Any]) -> bool:
-        """Whether the rule is that of a group as it is now."""
-        return group is self.group and bool(self._values == self._read(group))
+        self.read = itemgetter(*method.plan_options, *keys.values())
+        self.values = self.read(group)
 
 
 def base_keys(base: type[Base], method_options: Collection[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from orthoptim.optim.options import NORM_IS_FIXED
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
-from orthoptim.validation import check_bool, check_positive
-from orthoptim.views import View, scale_factor
+from orthoptim.validation import check_bool, check_choice, check_positive
+from orthoptim.views import SIDES, View, scale_factor
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
@@ -73,14 +74,72 @@ def check_naming(params: Any, group: Mapping[str, Any], others: Sequence[Mapping
         )
 
 
-def check_group(group: Mapping[str, Any], label: str) -> None:
-    """Everything that can be said about a constrained group without looking at values."""
-    check_lr(group["lr"])
+def check_rates(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Before a step: refuse a learning rate that is no number, while nothing has been changed; any number is taken."""
+    for group in groups:
+        lr = group["lr"]
+        if type(lr) is not float and (lr.numel() != 1 if isinstance(lr, Tensor) else not isinstance(lr, Real)):
+            check_lr(lr)
+
+
+def check_switches(group: Mapping[str, Any]) -> None:
+    """The options that every method has."""
+    check_choice("side", group["side"], SIDES)
     scale_factor(group["scale"], 1, 1)
     check_bool("maximize", group["maximize"])
     check_bool("compile", group["compile"])
     check_bool("capturable", group["capturable"])
     check_positive("block_cap_mb", group["block_cap_mb"])
+
+
+def check_memory(groups: Sequence[Mapping[str, Any]], new: Mapping[str, Any]) -> None:
+    """Refuse a constrained parameter that shares some of its memory with another: a step of one would move the other.
+
+    All of it may be shared, as by tied weights: the matrices are the same then.
+
+    Args:
+        groups: all groups.
+        new: the one whose constrained parameters are to be checked.
+    """
+    storages: dict[int, list[tuple[int, int, int, int]]] = {}
+    for index, group in enumerate(groups):
+        for position, param in enumerate(group["params"]):
+            if not is_dtensor(param) and has_values(param) and param.layout is torch.strided and param.numel() > 0:
+                places = storages.setdefault(param.untyped_storage().data_ptr(), [])
+                places.append((*_extent(param), index, position))
+    constrained = {id(param) for param in new["params"]}
+    for places in storages.values():
+        reached: list[tuple[int, int, int, int]] = []  # those that do not end before the next begins
+        for place in sorted(places):
+            reached = [other for other in reached if other[1] >= place[0]]
+            for other in reached:
+                pair = [groups[index]["params"][position] for *_, index, position in (place, other)]
+                if any(id(param) in constrained for param in pair) and _overlap(*pair):
+                    one, two = (parameter_name(groups[i], at, f"group {i}") for *_, i, at in (place, other))
+                    raise ValueError(
+                        f"{one} shares memory with {two}, so that a step of one moves the other: clone() it"
+                    )
+            reached.append(place)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one storage have some of their entries in one place, and are not the same."""
+    if (a.storage_offset(), a.shape, a.stride()) == (b.storage_offset(), b.shape, b.stride()):
+        return False
+    places = torch.zeros(max(_extent(a)[1], _extent(b)[1]) + 1, dtype=torch.bool)
+    places.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
+    return bool(places.as_strided(b.shape, b.stride(), b.storage_offset()).any())
+
+
+def _extent(a: Tensor) -> tuple[int, int]:
+    """The first and the last place of a tensor in its storage."""
+    first = int(a.storage_offset())
+    return first, first + sum((size - 1) * stride for size, stride in zip(a.shape, a.stride(), strict=True))
+
+
+def check_group(group: Mapping[str, Any], label: str) -> None:
+    """Everything that can be said about a constrained group without looking at values."""
+    check_lr(group["lr"])
     if group.get("weight_decay", 0) != 0:
         raise ValueError(
             f"{label}: {NORM_IS_FIXED}; put the parameters to be decayed into an ordinary group (algorithm='adamw')"
@@ -249,7 +308,7 @@ def check_gradients(groups: list[dict[str, Any]], chosen: Iterable[int]) -> None
 
 
 def check_precision(group: Mapping[str, Any], params: list[Tensor], states: list[Any], buffer: str, index: int) -> None:
-    """Before a step: refuse a state in another precision than the parameter, which somebody has cast since.
+    """Before a step: refuse a state in another shape or precision than the parameter, which somebody has changed since.
 
     Args:
         group: the group.
@@ -260,10 +319,17 @@ def check_precision(group: Mapping[str, Any], params: list[Tensor], states: list
     """
     dtypes = {param.dtype for param in params}
     buffers = [state.get(buffer) for state in states]
-    if len(dtypes) < 2 and {value.dtype for value in buffers if value is not None} <= dtypes:
+    shapes = all(value is None or value.shape == param.shape for param, value in zip(params, buffers, strict=True))
+    if shapes and len(dtypes) < 2 and {value.dtype for value in buffers if value is not None} <= dtypes:
         return  # a thousand parameters take no time so
     expected = compute_dtype if "view" in group else lambda dtype: dtype
     for param, value in zip(params, buffers, strict=True):
+        if value is not None and value.shape != param.shape:
+            position = next(i for i, each in enumerate(group["params"]) if each is param)
+            raise RuntimeError(
+                f"{parameter_name(group, position, f'group {index}')} has a state of shape {tuple(value.shape)}: "
+                "somebody has given it another shape since; build a new optimizer"
+            )
         if value is not None and value.dtype != expected(param.dtype):
             position = next(i for i, each in enumerate(group["params"]) if each is param)
             raise RuntimeError(

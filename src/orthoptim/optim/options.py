@@ -77,7 +77,7 @@ def defaults_of(
                 f"{label}: {name!r} has no effect on orthogonal parameters: leave it out, or put parameters that need "
                 "it into an ordinary group (algorithm='adamw')"
             )
-    _check_names(set(group), {*defaults, "weight_decay"}, known, label, "this optimizer with this base")
+    check_names(set(group), {*defaults, "weight_decay"}, known, label, "this optimizer with this base")
     return defaults
 
 
@@ -127,12 +127,7 @@ def check_keywords(method: str, given: Iterable[str], options: Collection[str]) 
         raise TypeError(f"{method} got an unexpected keyword argument {name!r}; {cure}")
 
 
-def check_ordinary_names(given: set[str], algorithm: str, options: set[str], known: set[str], label: str) -> None:
-    """Refuse options that an ordinary group does not have."""
-    _check_names(given, options, known, label, f"algorithm {algorithm!r}")
-
-
-def _check_names(given: set[str], options: set[str], known: set[str], label: str, whose: str) -> None:
+def check_names(given: set[str], options: set[str], known: set[str], label: str, whose: str) -> None:
     """Refuse options that belong to another method or base, and misspelt ones; other keys are the user's business."""
     allowed = options | {"params", "param_names", "algorithm"}
     for name in sorted(given - allowed):

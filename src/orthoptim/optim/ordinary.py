@@ -9,6 +9,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from orthoptim.engine.state import EntrySpec
+from orthoptim.optim.options import check_names
 from orthoptim.tensors import is_dtensor
 from orthoptim.validation import check_bool, check_number
 
@@ -38,10 +39,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def defaults(algorithm: str, capturable: bool) -> dict[str, Any]:
-    """What a new group has that is not given, in an optimizer that is to be captured in a CUDA graph or not."""
-    values = DEFAULTS[algorithm]
-    return {**values, "capturable": capturable} if "capturable" in values else values
+def defaults_of(group: Mapping[str, Any], capturable: bool, known: set[str], label: str) -> dict[str, Any]:
+    """All options of a new group with their defaults; raises for options that it cannot have.
+
+    Args:
+        group: what is given.
+        capturable: whether the optimizer is to be captured in a CUDA graph.
+        known: every option that some method or base has.
+        label: the name of the group in messages.
+    """
+    algorithm = group["algorithm"]
+    defaults = DEFAULTS[algorithm]
+    check_names(set(group), set(defaults), known.union(*DEFAULTS.values()), label, f"algorithm {algorithm!r}")
+    return {**defaults, "capturable": capturable} if "capturable" in defaults else defaults
 
 
 # a state tensor with an entry for each of the parameter

@@ -25,7 +25,7 @@ from orthoptim.optim import checks, options, ordinary
 from orthoptim.optim.common_options import DEFAULTS
 from orthoptim.optim.contract import UpdateContract
 from orthoptim.optim.drift import drift_of
-from orthoptim.optim.resume import Loaded, read
+from orthoptim.optim.resume import read
 from orthoptim.precision import full_precision
 from orthoptim.tensors import has_values, is_dtensor
 from orthoptim.views import View
@@ -115,17 +115,14 @@ class Orthoptimizer(UpdateContract, Optimizer):
         if "params" in group:
             group["params"] = checks.check_params(group["params"], label)
             offered.extend(find_dtensors(group))
+            checks.check_naming(group["params"], group, self.param_groups, label)
         if algorithm not in (self.algorithm, *ordinary.DEFAULTS):
             known = ", ".join([self.algorithm, *ordinary.DEFAULTS])
             raise ValueError(f"Invalid algorithm of {label}: {algorithm!r}; choose one of {known}")
-        if "params" in group:
-            checks.check_naming(group["params"], group, self.param_groups, label)
         if algorithm == self.algorithm:
             defaults = options.defaults_of(group, self.defaults, self.option_names, self._known_names(), label)
         else:
-            defaults = ordinary.defaults(algorithm, self.defaults["capturable"])
-            known_names = self._known_names().union(*ordinary.DEFAULTS.values())
-            options.check_ordinary_names(set(group), algorithm, set(defaults), known_names, label)
+            defaults = ordinary.defaults_of(group, self.defaults["capturable"], self._known_names(), label)
         group = {**defaults, **group}
         # torch fills every group with the defaults of the constrained ones
         foreign = self.defaults.keys() - group.keys()
@@ -165,8 +162,15 @@ class Orthoptimizer(UpdateContract, Optimizer):
         """Refuse options of a constrained group that make no sense; a view is written as its name, if it has one."""
         view = View.of(group["view"])
         group["view"] = view if view.is_divided else view.name
-        Base.named(group["base"])(**self.hyperparameters(group))
         checks.check_group(group, label)
+        checks.check_memory(self.param_groups, group)
+        self._check_values(group)
+
+    def _check_values(self, group: Mapping[str, Any]) -> None:
+        """Refuse values of options that make no sense, whoever has set them."""
+        View.of(group["view"])
+        Base.named(group["base"])(**self.hyperparameters(group))
+        checks.check_switches(group)
         self.check_options(group)
 
     @staticmethod
@@ -198,6 +202,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
         return loss
 
     def _step_groups(self) -> None:
+        checks.check_rates(self.param_groups)
         rules = self._current_rules()
         alone = self.replica_group is None
         planned = {index: self._local.grads(rule, self.state) if alone else None for index, rule in rules.items()}
@@ -221,11 +226,7 @@ class Orthoptimizer(UpdateContract, Optimizer):
                 )
 
     def _step_sharded(self, rules: Mapping[int, UpdateRule], lists: Mapping[int, Lists]) -> Mapping[int, View]:
-        """Step the matrices that are cut; add those of DTensors that are whole on this rank to the lists.
-
-        Returns:
-            For the local part of a DTensor, by ``id``, the view of that part.
-        """
+        """Step the matrices that are cut; add those that are whole on this rank to the lists; return their views."""
         shared = self._shared()
         if not shared:
             return {}
@@ -252,10 +253,13 @@ class Orthoptimizer(UpdateContract, Optimizer):
             if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
                 grads.append(grad)
+        if constrained and not params:
+            return
         of_params = [self.state[param] for param in params]
-        rule = UpdateRule(type(self), self._index(group), group) if constrained else None
+        index = next(i for i, other in enumerate(self.param_groups) if other is group)
+        rule = UpdateRule(type(self), index, group) if constrained else None
         buffer = ordinary.BUFFERS[group["algorithm"]] if rule is None else rule.entries_name
-        checks.check_precision(group, params, of_params, buffer, self._index(group))
+        checks.check_precision(group, params, of_params, buffer, index)
         if rule is None:
             for param, state in zip(params, of_params, strict=True):
                 states.extend(ordinary.init_state(param, group, state))
@@ -278,21 +282,26 @@ class Orthoptimizer(UpdateContract, Optimizer):
 
     def _current_rules(self) -> dict[int, UpdateRule]:
         """How the constrained groups are updated, with the options as they are now."""
-        last = self._rules
-        self._rules = {
-            index: last[index]
-            if index in last and last[index].is_current(group)
-            else UpdateRule(type(self), index, group)
-            for index, group in enumerate(self.param_groups)
-            if group["algorithm"] == self.algorithm
-        }
+        last, self._rules = self._rules, {}
+        for index, group in enumerate(self.param_groups):
+            if group["algorithm"] == self.algorithm:
+                rule = last.get(index)
+                if rule is None or rule.group is not group or rule.values != rule.read(group):
+                    rule = self._checked_rule(index, group)
+                self._rules[index] = rule
         return self._rules
+
+    def _checked_rule(self, index: int, group: dict[str, Any]) -> UpdateRule:
+        """The rule of a group that somebody may have changed."""
+        if not torch.compiler.is_compiling():
+            self._check_values(group)
+        return UpdateRule(type(self), index, group)
 
     def _forget_plans(self) -> None:
         """Drop what is kept from step to step."""
         self._rules = {}
         self._local = LocalStep()
-        self._sharded: ShardedStep | None = None
+        self._sharded = ShardedStep()
 
     def _is_shared(self, param: Tensor) -> bool:
         """Whether a constrained parameter is stepped together with other ranks."""
@@ -300,25 +309,15 @@ class Orthoptimizer(UpdateContract, Optimizer):
 
     def _shared(self) -> list[Tensor]:
         """The constrained parameters that are stepped together with other ranks."""
-        return [
-            param
-            for group in self.param_groups
-            if group["algorithm"] == self.algorithm
-            if self.replica_group is not None or not are_plain(group["params"])
-            for param in group["params"]
-            if self._is_shared(param)
-        ]
+        lists = [rule.group["params"] for rule in self._rules.values()]
+        shared = [params for params in lists if self.replica_group is not None or not are_plain(params)]
+        return [param for params in shared for param in params if self._is_shared(param)]
 
     def _sharded_step(self) -> ShardedStep:
-        if self._sharded is None:
-            self._sharded = ShardedStep()
         self._sharded.round_bytes = self.round_bytes
         self._sharded.communication_dtype = self.communication_dtype
         self._sharded.replicas = self.replica_group
         return self._sharded
-
-    def _index(self, group: Mapping[str, Any]) -> int:
-        return next(i for i, other in enumerate(self.param_groups) if other is group)
 
     # Copies and checkpoints
 
@@ -360,21 +359,19 @@ class Orthoptimizer(UpdateContract, Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = before(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
-        self._restore(read(self, state_dict))
+        loaded = read(self, state_dict)
+        for param, (former, version) in self._repaired.items():
+            if param._version == version and loaded.state.get(param):
+                with torch.no_grad():
+                    param.copy_(former)
+        self._repaired.clear()
+        self.__setstate__({"state": loaded.state, "param_groups": loaded.groups})
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
     def check_state_dict(self, state_dict: StateDict) -> None:
         """Raise what :meth:`load_state_dict` would raise, and change nothing."""
         read(self, state_dict)
-
-    @torch.no_grad()
-    def _restore(self, loaded: Loaded) -> None:
-        for param, (former, version) in self._repaired.items():
-            if param._version == version and loaded.state.get(param):
-                param.copy_(former)
-        self._repaired.clear()
-        self.__setstate__({"state": loaded.state, "param_groups": loaded.groups})
 
     # For those who watch a run
 

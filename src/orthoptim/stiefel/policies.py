@@ -179,8 +179,7 @@ def clip(eta: Numbers, size: Numbers, p: int, policy: Policy, dtype: torch.dtype
     return Length(*_clipped(eta, size, most=policy.clip, dtype=dtype), size)
 
 
-@pointwise
-def _shortened(eta: Numbers, size: Numbers, *, most: float, dtype: torch.dtype) -> Numbers:
+def _shorten(eta: Numbers, size: Numbers, *, most: float, dtype: torch.dtype) -> Numbers:
     """The s nearest to η with s²·size ≤ most²."""
     info = torch.finfo(dtype)
     # squares below may have been flushed to zero: then R is taken to be as large as it could be
@@ -193,8 +192,11 @@ def _shortened(eta: Numbers, size: Numbers, *, most: float, dtype: torch.dtype) 
 @pointwise
 def _clipped(eta: Numbers, size: Numbers, *, most: float, dtype: torch.dtype) -> tuple[Numbers, Any]:
     """The same, and where it is not η."""
-    s = _shortened(eta, size, most=most, dtype=dtype)
+    s = _shorten(eta, size, most=most, dtype=dtype)
     return s, s != eta
+
+
+_shortened = pointwise(_shorten)
 
 
 class Correction(NamedTuple):

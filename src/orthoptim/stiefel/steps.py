@@ -31,6 +31,7 @@ float32, against 4e-7).
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -121,12 +122,17 @@ def pogo_step(
     """
     batch, (p, n) = x.shape[:-2], x.shape[-2:]
     if on_host:
-        return _step_on_host(x, g, float(lr), policy, form or choose(p, n), scale, normalized)
+        eta: Numbers = float(lr)
+        factor: Numbers = 1.0 if scale is None else scale
+        if policy.clip is not None and not normalized:
+            entry = max(max_entry(g).item(), torch.finfo(x.dtype).tiny)
+            eta, factor = eta * factor * entry, 1 / entry
+        return FORMS[form or choose(p, n)](Leap(x, g, eta, factor, normalized), policy)
     eta = lr if isinstance(lr, Tensor) else torch.as_tensor(lr, dtype=x.real.dtype, device=x.device)
     if len(batch) != 1:
         eta = eta.expand(batch).reshape(-1)
         x, g = x.reshape(-1, p, n), g.reshape(-1, p, n)
-    factor: Numbers = 1.0 if scale is None else scale.reshape(-1, 1, 1)
+    factor = 1.0 if scale is None else scale.reshape(-1, 1, 1)
     if policy.clip is not None and not normalized:
         factors = [] if scale is None else [scale.reshape(-1)]
         eta, inverse = _unit_direction(eta, max_entry(g), *factors)
@@ -141,16 +147,6 @@ def pogo_step(
 def can_compute_on_host(x: Tensor, form: str) -> bool:
     """Whether a step may be given ``on_host``."""
     return form.startswith("direct") and is_single(x)
-
-
-def _step_on_host(
-    x: Tensor, g: Tensor, eta: float, policy: Policy, form: str, scale: float | None, normalized: bool
-) -> Step:
-    factor = 1.0 if scale is None else scale
-    if policy.clip is not None and not normalized:
-        entry = max(max_entry(g).item(), torch.finfo(x.dtype).tiny)
-        eta, factor = eta * factor * entry, 1 / entry
-    return FORMS[form](Leap(x, g, eta, factor, normalized), policy)
 
 
 def direct_n(leap: Leap, policy: Policy) -> Step:
@@ -249,10 +245,22 @@ def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Nu
     else:
         m = torch.add(x, r, alpha=-s, out=r)
     with exact_products(policy.mixed):
-        landing = land(subtract_identity(symmetric(m)), policy, length)
+        landing = land(_defect(m), policy, length)
     with exact_products(policy.mixed and not policy.half):
         new = torch.baddbmm(m, landing.q, m, alpha=landing.weight)
     return _landed(new, length, landing, policy)
+
+
+def _defect(m: Tensor) -> Tensor:
+    """C = MMᴴ − I; that of a single small matrix in one operation."""
+    if m.shape[-2] < SYMMETRIC_FROM and is_single(m):
+        return torch.baddbmm(_identity(m.shape[-2], m.dtype), m, m.mH, beta=-1)
+    return subtract_identity(symmetric(m))
+
+
+@lru_cache(maxsize=8)
+def _identity(p: int, dtype: torch.dtype) -> Tensor:
+    return torch.eye(p, dtype=dtype).unsqueeze(0)
 
 
 def _landed(x: Tensor, length: Length, landing: Correction, policy: Policy) -> Step:

@@ -72,6 +72,27 @@ def torch_muon(params: list[Tensor]) -> Step:
     return step
 
 
+def muon_in_float32(params: list[Tensor]) -> Step:
+    """The step of torch.optim.Muon with its products in float32, for a comparison at equal precision."""
+    if any(param.ndim != 2 or param.is_complex() for param in params):
+        raise NotImplementedError("torch.optim.Muon takes real matrices alone")
+    buffers = [torch.zeros_like(param) for param in params]
+
+    @torch.no_grad()
+    def step() -> None:
+        for param, buffer in zip(params, buffers, strict=True):
+            assert param.grad is not None
+            buffer.lerp_(param.grad, 0.05)
+            y = param.grad.lerp(buffer, 0.95)
+            y.div_(y.norm().clamp_min(1e-7))
+            for _ in range(5):
+                gram = y @ y.mT
+                y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), y, beta=3.4445)
+            param.add_(y, alpha=-1e-6)
+
+    return step
+
+
 def stiefel_muon(ns_dtype: MsignDtype) -> Callable[[list[Tensor]], Step]:
     """Muon's steps on the manifold: six steps of Polar Express, a leap and a landing."""
     return lambda params: oo.StiefelMuon(params, LR, ns_dtype=ns_dtype).step
@@ -137,6 +158,7 @@ def methods() -> dict[str, Callable[[list[Tensor]], Step]]:
         "RSDM": rsdm,
         "torch Adam, fused": torch_adam(fused=True),
         "torch Muon": torch_muon,
+        "Muon, float32": muon_in_float32,
         "StiefelMuon": stiefel_muon("bfloat16"),
         "StiefelMuon, full": stiefel_muon("full"),
     }

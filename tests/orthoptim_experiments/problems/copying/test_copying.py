@@ -117,7 +117,7 @@ def test_a_parametrization_is_computed_once_for_a_batch(monkeypatch):
     assert len(calls) == 1
 
 
-def test_the_table_of_times_has_a_column_for_each_contender(monkeypatch):
+def test_the_table_of_times_has_a_column_for_each_contender(monkeypatch, tmp_path):
     sizes = EXPERIMENT.scales["tiny"].sizes
     monkeypatch.setitem(EXPERIMENT.scales, "laptop", EXPERIMENT.scales["tiny"])
     found = timing.figures(seconds=0.0, sizes=((8, 3),))
@@ -125,3 +125,5 @@ def test_the_table_of_times_has_a_column_for_each_contender(monkeypatch):
     lines = timing.table(found).splitlines()
     assert lines[0].count("|") == lines[2].count("|") == len(found["rows"][0]["steps"]) + 2
     assert "ms (1.00)" in lines[2]
+    timing.draw(found, tmp_path / "times.png")
+    assert (tmp_path / "times.png").read_bytes().startswith(b"\x89PNG")
