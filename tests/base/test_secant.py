@@ -69,9 +69,9 @@ def test_a_leap_along_a_direction_of_any_size_is_finite():
 
 def test_the_first_length_is_a_tenth_of_a_radian_for_each_row():
     """Also where there has been no direction so far; where there is none now, it stays zero."""
-    d = torch.stack([torch.zeros(4, 9), *torch.ones(3, 4, 9)])  # of norm 6
+    d = torch.stack([torch.zeros(4, 9), *torch.full((3, 4, 9), 0.1)])  # of norm 0.6
     quotient, last, t = torch.full((4,), 7.0), torch.tensor([0.0, 0.0, 5.0, 5.0]), torch.tensor([3.0, 3.0, 1.0, 2.0])
-    torch.testing.assert_close(step_length(quotient, d, last, t), torch.tensor([0.0, 0.2 / 6, 0.2 / 6, 7.0]))
+    torch.testing.assert_close(step_length(quotient, d, last, t), torch.tensor([0.0, 1 / 3, 1 / 3, 7.0]))
 
 
 def test_a_length_that_is_no_positive_number_is_the_last_one():

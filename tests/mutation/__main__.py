@@ -56,7 +56,7 @@ TESTS = {
     "steps": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py"],
     "unrolled": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py"],
     "base": ["base/test_hyperparameters.py", "base/test_directions.py", "engine/test_state.py"],
-    "bb": ["base/test_directions.py", "optim/test_bb.py"],
+    "bb": ["base/test_hyperparameters.py", "base/test_directions.py", "optim/test_bb.py"],
     "secant": ["base/test_secant.py", "optim/test_bb.py", "optim/test_solvers.py"],
     "cg": ["base/test_secant.py", "optim/test_solvers.py", "base/test_hyperparameters.py"],
     "lbfgs": ["base/test_secant.py", "optim/test_solvers.py", "base/test_hyperparameters.py"],
