@@ -207,6 +207,7 @@ def main() -> None:
         running[start(path, mutated(mutant), limits[path])] = mutant
         if len(running) == args.jobs:
             wait()
+        print(f"{total.total() - len(running)} of {len(chosen)}, {mutant.name}", file=sys.stderr, flush=True)
     while running:
         wait()
     print("\n| file | mutants | killed | survived |\n|---|---|---|---|")
