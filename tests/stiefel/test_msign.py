@@ -69,13 +69,14 @@ def test_large_float32_matrices_may_be_reduced():
     assert [may_reduce(torch.empty(1, p, p, dtype=dtype)) for dtype, p in sizes] == [True, False, False, False]
 
 
-def test_a_cushion_stretches_all_quintics_but_the_last():
-    *first, last = msign._cushioned(POLAR_EXPRESS[:3])
-    assert last == POLAR_EXPRESS[2]
-    for (a, b, c), (d, e, f) in zip(first, POLAR_EXPRESS, strict=False):
-        for x in (0.3, 1.02):
-            y = x / 1.02
-            assert a * x + b * x**3 + c * x**5 == pytest.approx(d * y + e * y**3 + f * y**5, rel=1e-12)
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [(torch.bfloat16, 1.02), (torch.float32, 1 + 2**-11), (torch.complex128, 1 + 2**-40)]
+)
+def test_a_cushion_stretches_all_quintics(dtype, factor):
+    for (a, b, c), (d, e, f) in zip(msign._cushioned(POLAR_EXPRESS, dtype), POLAR_EXPRESS, strict=True):
+        for x in (0.3, 1.0):
+            y = x / factor
+            assert a * x + b * x**3 + c * x**5 == pytest.approx(d * y + e * y**3 + f * y**5, rel=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
