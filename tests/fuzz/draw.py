@@ -109,7 +109,8 @@ class Draw:
             options["maximize"] = True
         if compiled:
             options["compile"] = True
-        bases = [name for name in BASES if name != "bb" or options.get("landing", "safe") in ("safe", "strict")]
+        clips = options.get("landing", "safe") in ("safe", "strict")
+        bases = [name for name, base in BASES.items() if clips or base.default_landing is None]
         layouts = ("plain", "plain", "transposed")
         return Group(
             tuple(shapes),

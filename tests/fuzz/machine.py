@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import orthoptim as oo
 from orthoptim.views import View
 from tests.fuzz import operations as ops
 from tests.fuzz import start
@@ -287,7 +288,7 @@ class Machine:
             # the form for p ≪ n squares VAdam's average
             return ~record.kept | ((record.loudest > _SQUARES_OVERFLOW) & (group["base"] == "vadam"))
         leap = float(group["lr"]) * record.loudest.clamp_min(1)
-        any_length = group["base"] == "bb" or group.get("barzilai_borwein", False)
+        any_length = oo.Base.named(group["base"]).default_landing is not None or group.get("barzilai_borwein", False)
         if promise is not None and not any_length:
             # X − ηD of one long direction has no full rank in its precision, and no retraction: Cholesky squares it
             longest = {"rgd": _RETRACTABLE, "landingpc": _OVERFLOWS}.get(group["algorithm"], _LONG_LEAP)

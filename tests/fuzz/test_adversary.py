@@ -17,6 +17,12 @@ def test_no_gradients_break_the_bound(target, policy):
         assert found.holds, adversary.table([found])
 
 
+def test_spectral_steps_in_complex64_keep_half():
+    """This search found 0.50018: rounding in the matrix sign had made the step longer than its clip."""
+    found = adversary.search("StiefelMuon, square", torch.complex64, "safe", 1792, 44)
+    assert found.holds, adversary.table([found])
+
+
 def test_a_search_can_be_repeated():
     one, two = (adversary.search("tiny", torch.float32, "safe", 600, seed=3) for _ in range(2))
     assert one == two

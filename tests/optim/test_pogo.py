@@ -139,7 +139,7 @@ def test_a_base_of_ones_own():
     expected = stiefel.pogo_step(param.detach(), 0.5 * param.grad.sgn(), 0.1, stiefel.policy("safe")).x
     opt.step()
     torch.testing.assert_close(param.detach(), expected)
-    assert opt.param_groups[0]["scale"] == 0.5
+    assert opt.param_groups[0]["base_scale"] == 0.5  # "scale" is σ
 
 
 @pytest.mark.parametrize("shape", [(8, 1), (1, 8), (3, 8, 1)])
