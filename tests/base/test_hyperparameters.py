@@ -1,5 +1,6 @@
 """Hyperparameters are validated when a base optimizer is built; the bias correction keeps its digits."""
 
+import inspect
 import math
 
 import mpmath
@@ -105,3 +106,26 @@ def test_bias_correction_is_exact_up_to_two_units_of_rounding(dtype, beta, t):
 @pytest.mark.parametrize("t", [1.0, 2.0, 1e6])
 def test_bias_correction_without_memory_is_one(t):
     assert float(bias_correction(0.0, torch.tensor([t]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [("SGD", ("momentum", "dampening", "nesterov")), ("Adam", ("betas", "eps")), ("Muon", ("momentum", "nesterov"))],
+)
+def test_defaults_are_those_of_torch(name, names):
+    theirs = inspect.signature(getattr(torch.optim, name)).parameters
+    ours = getattr(orthoptim, name)().hyperparameters
+    assert {key: ours[key] for key in names} == {key: theirs[key].default for key in names}
+
+
+def test_other_defaults():
+    assert orthoptim.VAdam().hyperparameters == {"betas": (0.9, 0.999), "eps": 1e-8}
+    assert orthoptim.Muon().hyperparameters["steps"] == 5
+    assert orthoptim.LBFGS().hyperparameters == {"history_size": 10}
+
+
+def test_bases_that_know_their_step_length_ask_for_a_rate_of_one_and_a_strict_landing():
+    for kind, curvature in ((orthoptim.CG, 0.1), (orthoptim.LBFGS, 0.9)):  # of Wolfe's condition, as Nocedal & Wright
+        assert kind.default_curvature == curvature
+    for kind in (orthoptim.BB, orthoptim.CG, orthoptim.LBFGS):
+        assert (kind.default_lr, kind.default_landing, kind.whole_matrix) == (1.0, "strict", True)

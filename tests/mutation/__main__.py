@@ -45,7 +45,7 @@ TESTS = {
     "points": ["stiefel/test_points.py"],
     "cayley": ["stiefel/test_cayley.py"],
     "hadamard": ["test_hadamard.py"],
-    "msign": ["optim/test_stiefel_muon.py"],
+    "msign": ["stiefel/test_msign.py", "optim/test_stiefel_muon.py"],
     "cost_model": ["stiefel/test_cost_model.py", "stiefel/test_steps.py", "stiefel/test_policies.py"],
     "columns": ["stiefel/test_columns.py"],
     "sums": ["stiefel/test_sums.py"],
@@ -56,7 +56,10 @@ TESTS = {
     "steps": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py"],
     "unrolled": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py"],
     "base": ["base/test_hyperparameters.py", "base/test_directions.py", "engine/test_state.py"],
-    "bb": ["base/test_directions.py", "optim/test_bb.py"],
+    "bb": ["base/test_hyperparameters.py", "base/test_directions.py", "optim/test_bb.py"],
+    "secant": ["base/test_secant.py", "optim/test_bb.py", "optim/test_solvers.py"],
+    "cg": ["base/test_secant.py", "optim/test_solvers.py", "base/test_hyperparameters.py"],
+    "lbfgs": ["base/test_secant.py", "optim/test_solvers.py", "base/test_hyperparameters.py"],
 }
 DEFAULT = ["base/test_directions.py", "base/test_hyperparameters.py", "optim/test_pogo.py"]
 
@@ -92,7 +95,7 @@ class FewExamples:
 
 def run_tests(module: str) -> int:
     """Runs the tests of a module; pytest's exit status."""
-    paths = [f"tests/{name}" for name in TESTS.get(module, DEFAULT) if (SOURCE.parent / "tests" / name).exists()]
+    paths = [f"tests/{name}" for name in TESTS.get(module, DEFAULT)]
     options = [
         "-q",
         "-x",
@@ -109,8 +112,8 @@ def run_tests(module: str) -> int:
     return int(pytest.main([*options, "-m", "not soak", "-k", f"not ({SLOW})", *paths], plugins=[FewExamples()]))
 
 
-def survives(path: Path, tree: ast.Module | None, seconds: int, report: int | None = None) -> bool:
-    """Whether all tests pass with the module at the path as the tree has it, within the time.
+def start(path: Path, tree: ast.Module | None, seconds: int, report: int | None = None) -> int:
+    """The id of a process whose status is 0 if all tests pass with the module as the tree has it, within the time.
 
     Args:
         path: the module's.
@@ -135,7 +138,7 @@ def survives(path: Path, tree: ast.Module | None, seconds: int, report: int | No
         if report is not None:
             os.write(report, " ".join(name for name in sys.modules if name.startswith(OTHERS)).encode())
         os._exit(status)
-    return os.waitpid(child, 0)[1] == 0
+    return child
 
 
 def warm_up(path: Path) -> int | None:
@@ -143,14 +146,14 @@ def warm_up(path: Path) -> int | None:
 
     Imports what the tests import, so that no child has to.
     """
-    start = _children_seconds()
+    before = _children_seconds()
     with tempfile.TemporaryFile("w+") as names:
-        passed = survives(path, None, 600, report=names.fileno())
+        passed = os.waitpid(start(path, None, 600, report=names.fileno()), 0)[1] == 0
         names.seek(0)
         for name in names.read().split():
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    return 30 + round(4 * (_children_seconds() - start)) if passed else None
+    return 30 + round(4 * (_children_seconds() - before)) if passed else None
 
 
 def _children_seconds() -> float:
@@ -178,22 +181,36 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="mutants to run (landing.py:17) or modules (landing); default: sample")
     parser.add_argument("--count", type=int, default=220, help="the size of the sample")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--jobs", type=int, default=1, help="how many mutants are tested at a time")
     args = parser.parse_args()
     torch.set_num_threads(1)
     chosen = sample(args.count, args.seed, args.names)
-    limits: dict[Path, int] = {}
+    limits: dict[frozenset[str], int] = {}  # of modules with the same tests
+    running: dict[int, Mutant] = {}
     total, survived = Counter[Path](), Counter[Path]()
+
+    def wait() -> None:
+        child, status = os.wait()
+        mutant = running.pop(child)
+        if status == 0:
+            survived[mutant.path] += 1
+            print(f"survived {mutant.name}, line {mutant.line}: {mutant.change}, in {mutant.place}", flush=True)
+
     for mutant in chosen:
         path = mutant.path
-        if path not in limits:
+        tests = frozenset(TESTS.get(path.stem, DEFAULT))
+        if tests not in limits:
             limit = warm_up(path)
             if limit is None:
                 sys.exit(f"{path.stem}: its tests fail without any change")
-            limits[path] = limit
+            limits[tests] = limit
         total[path] += 1
-        if survives(path, mutated(mutant), limits[path]):
-            survived[path] += 1
-            print(f"survived {mutant.name}, line {mutant.line}: {mutant.change}, in {mutant.place}", flush=True)
+        running[start(path, mutated(mutant), limits[tests])] = mutant
+        if len(running) == args.jobs:
+            wait()
+        print(f"{total.total() - len(running)} of {len(chosen)}, {mutant.name}", file=sys.stderr, flush=True)
+    while running:
+        wait()
     print("\n| file | mutants | killed | survived |\n|---|---|---|---|")
     for path in total:
         name = path.relative_to(SOURCE / "orthoptim")

@@ -126,12 +126,12 @@ def test_a_base_of_ones_own():
     class Sign(oo.Base):
         name = "sign"
 
-        def __init__(self, size: float = 1.0):
-            super().__init__(size=size)
+        def __init__(self, scale: float = 1.0):
+            super().__init__(scale=scale)
 
         @staticmethod
         def advance(grad, state, t, **hyperparameters):
-            return hyperparameters["size"] * grad.sgn(), {}
+            return hyperparameters["scale"] * grad.sgn(), {}
 
     param = point(4, 6)
     opt = oo.POGO([param], 0.1, Sign(0.5))
@@ -139,7 +139,7 @@ def test_a_base_of_ones_own():
     expected = stiefel.pogo_step(param.detach(), 0.5 * param.grad.sgn(), 0.1, stiefel.policy("safe")).x
     opt.step()
     torch.testing.assert_close(param.detach(), expected)
-    assert opt.param_groups[0]["size"] == 0.5
+    assert opt.param_groups[0]["base_scale"] == 0.5  # "scale" is σ
 
 
 @pytest.mark.parametrize("shape", [(8, 1), (1, 8), (3, 8, 1)])

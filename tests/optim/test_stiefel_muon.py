@@ -193,6 +193,18 @@ def test_the_promise_of_safe_and_strict_for_any_learning_rate_and_gradient(shape
     assert opt.drift()[0].clipped == (6 if abs(lr) > most else 0)
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (4, 6)])
+def test_the_promise_of_safe_for_a_cubic_whose_largest_value_is_inside_its_interval(shape):
+    """2.5x − 2x³ is ½ at 1 and 1.08 at 0.65: leaps were taken to be half as long as they are."""
+    param = point(*shape, dtype=torch.float64)
+    opt = oo.StiefelMuon([param], 1.0, ns_coefficients=(2.5, -2.0, 0.0), ns_steps=1)
+    for t in range(20):
+        set_gradients([param], t)
+        opt.step()
+        assert torch.linalg.matrix_norm(stiefel.defect(param.detach()), 2) <= 0.5 + 1e-12
+    assert opt.drift()[0].rescued == 0
+
+
 @pytest.mark.parametrize(("shape", "widest"), [((8, 8), 1.0), ((6, 9), 4 / 3)])
 @pytest.mark.parametrize("lr", [0.1, 0.5, 0.8])
 def test_one_step_from_the_manifold_is_within_the_bound(shape, widest, lr):

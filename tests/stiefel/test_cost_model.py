@@ -53,3 +53,17 @@ def test_a_gpu_cuts_symmetric_products_where_tiles_of_256_fill_it():
     assert cost_model.symmetric_levels(tiles, 256, 256, "cuda") == 1
     assert cost_model.symmetric_levels(tiles - 1, 256, 256, "cuda") == 0
     assert cost_model.symmetric_levels(100 * tiles, 255, 255, "cuda") == 0
+
+
+def test_a_cpu_cuts_symmetric_products_twice_where_there_is_work_enough():
+    assert cost_model.symmetric_levels(1, 256, 4096) == 2
+    assert cost_model.symmetric_levels(1, 256, 4095) == 0
+    assert cost_model.symmetric_levels(2, 256, 2048) == 2
+    assert cost_model.symmetric_levels(100, 255, 4096) == 0
+
+
+def test_a_gpu_takes_gram_where_rows_are_long():
+    assert cost_model.choose(64, 1024, normalized=True, device="cuda") == "gram"
+    assert cost_model.choose(64, 1023, normalized=True, device="cuda") == "direct-p"
+    assert cost_model.choose(64, 1023, normalized=True) == "gram"
+    assert cost_model.choose(3, 3, device="cuda") == "direct-n"

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orthoptim import stiefel
-from orthoptim.stiefel.policies import clip, leap_square, newton_schulz
+from orthoptim.stiefel.policies import are_between, are_near, clip, leap_square, newton_schulz
 from tests import reference
 from tests.strategies import (
     DOUBLE,
@@ -469,3 +469,37 @@ def test_numbers_of_modulus_one_stay_there_whatever_the_gradient(landing, dtype)
         x = stiefel.pogo_step(x, 1e20 * gaussian((50, 1, 1), dtype, t), 1.0, policy, "tiny").x
         bound = {"safe": 0.5, "strict": 1.5e-6}[landing] if dtype.is_complex else 0.0
         assert spectral_distance(x) <= bound + 50 * torch.finfo(dtype).eps
+
+
+def test_mixed_precision_clips_by_what_bfloat16_may_add():
+    unit = torch.finfo(torch.bfloat16).eps / 2
+    for landing, most, slack in (("safe", 1.0, 24), ("strict", 0.5, 8)):
+        mixed = stiefel.policy(landing, mixed=True)
+        assert mixed.clip == pytest.approx((most**2 - slack * unit) ** 0.5, rel=1e-15)
+        assert mixed.mixed
+    assert stiefel.policy("half", mixed=True).clip is None
+
+
+def test_matrices_are_known_to_be_near_by_a_look_alone(monkeypatch):
+    """Values at the bounds are near; of no matrix nothing is known, nor while a tracer looks."""
+    sizes, policy = torch.tensor([0.0, 0.35]), stiefel.policy("half")
+    assert are_near(0.36)
+    assert not are_near(0.37)
+    assert are_near(sizes)
+    assert are_near(torch.tensor([0.36], dtype=torch.float64))
+    assert not are_near(sizes + 0.02)
+    assert are_between(torch.tensor([-0.5, 99.0]), policy)
+    assert not are_between(torch.tensor([-0.51, 99.0]), policy)
+    assert not are_between(torch.tensor([-0.5, 99.1]), policy)
+    assert not are_near(sizes[:0])
+    assert not are_between(sizes[:0], policy)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not are_near(sizes)
+    assert not are_between(sizes, policy)
+
+
+@pytest.mark.parametrize("landing", stiefel.POLICIES)
+@pytest.mark.parametrize("form", ["direct-n", "direct-p", "gram"])
+def test_no_matrices_step_to_no_matrices(form, landing):
+    x = torch.empty(0, 3, 5)
+    assert stiefel.pogo_step(x, x, 0.1, stiefel.policy(landing), form).x.shape == x.shape

@@ -80,8 +80,10 @@ def gain(table: Sequence[Quintic]) -> float:
     for a, b, c in table:
         points = [bound]
         discriminant = 9 * b * b - 20 * a * c
-        if discriminant >= 0 and c != 0:
-            squares = [(-3 * b + sign * math.sqrt(discriminant)) / (10 * c) for sign in (-1, 1)]
+        if discriminant >= 0:
+            # the roots of a + 3bx² + 5cx⁴, in the form that does not cancel and has the root of a cubic, c = 0
+            q = -0.5 * (3 * b + math.copysign(math.sqrt(discriminant), b))
+            squares = [top / bottom for top, bottom in ((q, 5 * c), (a, q)) if bottom]
             points += [math.sqrt(square) for square in squares if 0 < square < bound * bound]
         bound = max([abs(a * x + b * x**3 + c * x**5) for x in points])
         if bound > _DIVERGED:
