@@ -57,7 +57,7 @@ coverage: install
 # Mutation testing of stiefel/ and base/; fails if the tests detect fewer than nine in ten changes of a formula.
 MUTANTS ?= 220
 mutants: install
-	$(BIN)/python -m tests.mutation --count $(MUTANTS) --seed $(SEED)
+	$(BIN)/python -m tests.mutation --count $(MUTANTS) --seed $(SEED) --jobs $(WORKERS)
 
 # Minutes: the same claims at larger sizes.
 soak: install

@@ -94,18 +94,17 @@ def test_two_loops_that_leave_no_descent_give_the_gradient(dtype):
 
 @every_solver
 def test_the_first_step_has_no_pair_and_the_second_has_one(base):
-    """Off the manifold, where X and the gradient are not at right angles: X itself is no displacement."""
-    shape, dtype = (3, 5), torch.float64
-    x, grad = (f((2, *shape), dtype, seed) for f, seed in ((orthonormal, 0), (gaussian, 1)))
-    x = x * torch.linspace(0.8, 1.0, 3, dtype=dtype)[:, None]
+    """With S at right angles to the gradient T and Y = S + T both give the length ‖S‖²/(‖S‖² + ‖T‖²)."""
+    shape, dtype = (2, 3, 5), torch.float64
+    x, grad, s = orthonormal(shape, dtype, 0), gaussian(shape, dtype, 1), gaussian(shape, dtype, 2)
     gradient = stiefel.tangent(x, grad)
+    s = s - (stiefel.inner(s, gradient) / stiefel.inner(gradient, gradient))[:, None, None] * gradient
     kinds = base.buffers(base.hyperparameters)
-    state = {name: torch.zeros(x.shape if kind == "entries" else 2, dtype=dtype) for name, kind in kinds.items()}
-    # both matrices have the same history, which the first must not look at
-    state |= {"last_point": x - 0.1 * gradient, "last_gradient": 0.5 * gradient, "step_length": torch.full((2,), 3.0)}
-    assert bool((stiefel.inner(0.1 * gradient, 0.5 * gradient) > 0).all())
+    state = {name: torch.zeros(shape if kind == "entries" else 2, dtype=dtype) for name, kind in kinds.items()}
+    # both matrices have a history, which the first must not look at
+    state |= {"last_point": x - s, "last_gradient": -s, "step_length": torch.full((2,), 3.0, dtype=dtype)}
     found, new = base.direction(x, grad, state, torch.tensor([1.0, 2.0], dtype=dtype), **base.hyperparameters)
-    first = 0.1 * 3**0.5 / stiefel.norm(gradient[0])
-    torch.testing.assert_close(new["step_length"], torch.stack([first, first.new_tensor(0.2)]))  # ‖S‖²/⟨S,Y⟩
+    first, (of_s, of_t) = 0.1 * 3**0.5 / stiefel.norm(gradient[0]), (stiefel.norm(a[1]) ** 2 for a in (s, gradient))
+    torch.testing.assert_close(new["step_length"], torch.stack([first, of_s / (of_s + of_t)]))
     leap = first * gradient[0]
     torch.testing.assert_close(found.whole()[0], 2 * leap - leap @ x[0].mT @ x[0])

@@ -95,7 +95,7 @@ class FewExamples:
 
 def run_tests(module: str) -> int:
     """Runs the tests of a module; pytest's exit status."""
-    paths = [f"tests/{name}" for name in TESTS.get(module, DEFAULT) if (SOURCE.parent / "tests" / name).exists()]
+    paths = [f"tests/{name}" for name in TESTS.get(module, DEFAULT)]
     options = [
         "-q",
         "-x",
@@ -185,7 +185,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     chosen = sample(args.count, args.seed, args.names)
-    limits: dict[Path, int] = {}
+    limits: dict[frozenset[str], int] = {}  # of modules with the same tests
     running: dict[int, Mutant] = {}
     total, survived = Counter[Path](), Counter[Path]()
 
@@ -198,13 +198,14 @@ def main() -> None:
 
     for mutant in chosen:
         path = mutant.path
-        if path not in limits:
+        tests = frozenset(TESTS.get(path.stem, DEFAULT))
+        if tests not in limits:
             limit = warm_up(path)
             if limit is None:
                 sys.exit(f"{path.stem}: its tests fail without any change")
-            limits[path] = limit
+            limits[tests] = limit
         total[path] += 1
-        running[start(path, mutated(mutant), limits[path])] = mutant
+        running[start(path, mutated(mutant), limits[tests])] = mutant
         if len(running) == args.jobs:
             wait()
         print(f"{total.total() - len(running)} of {len(chosen)}, {mutant.name}", file=sys.stderr, flush=True)

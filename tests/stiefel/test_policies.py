@@ -486,6 +486,7 @@ def test_matrices_are_known_to_be_near_by_a_look_alone(monkeypatch):
     assert are_near(0.36)
     assert not are_near(0.37)
     assert are_near(sizes)
+    assert are_near(torch.tensor([0.36], dtype=torch.float64))
     assert not are_near(sizes + 0.02)
     assert are_between(torch.tensor([-0.5, 99.0]), policy)
     assert not are_between(torch.tensor([-0.51, 99.0]), policy)

@@ -257,3 +257,15 @@ def test_a_quartic_without_odd_terms_has_a_finite_factor():
     """The resolvent has no positive root then."""
     zero, d, f = (torch.tensor(value, dtype=torch.float64) for value in (0.0, 0.9, 0.3))
     assert all(map(torch.isfinite, polynomial.larger_factor(zero, d + f, zero, d * f)))
+
+
+@pytest.mark.parametrize("exponent", [-100, -50, 0, 50, 101])
+@pytest.mark.parametrize(
+    ("coefficients", "root"),
+    [((-1, 0, 0), 1), ((0, -1, 0), 1), ((0, 0, -1), 1), ((0, 0, 1), -1), ((-6, 11, -6), 3)],
+)
+def test_the_largest_root_of_a_cubic_scales_with_its_roots(coefficients, root, exponent):
+    """Whichever coefficient is the one that tells their size: powers of the others overflow or underflow."""
+    size = 10.0**exponent
+    scaled = [torch.tensor(c * size**k, dtype=torch.float64) for k, c in enumerate(coefficients, 1)]
+    assert float(polynomial.largest_cubic_root(*scaled)) / size == pytest.approx(root, rel=1e-13)
