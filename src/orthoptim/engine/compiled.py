@@ -29,6 +29,7 @@ _FUSION_OPTIONS = {
     "cpp.enable_tiling_heuristics": False,
     "max_fusion_size": 1000,
     # What a graph depends on is the key it is kept under; to check twenty tensors again costs a tenth of the step.
+    # torch.compile removes this entry from the dict it is given: each call gets a copy.
     "guard_filter_fn": lambda guards: [False] * len(guards),
     "size_asserts": False,
     "alignment_asserts": False,
@@ -100,7 +101,7 @@ class CompiledStep:
         dtypes = [column.dtype for column in columns.values()]  # a loaded state may count in another
         key = (x.shape[1:], x.dtype, x.device, grad.stride(), *strides, *dtypes, repr(options))
         if key not in self._compiled:
-            self._compiled[key] = Compiled(self._update_entries_, dynamic=False, options=_FUSION_OPTIONS)
+            self._compiled[key] = Compiled(self._update_entries_, dynamic=False, options={**_FUSION_OPTIONS})
             for a in tree_leaves((entries, grad, tables, columns)):
                 torch._dynamo.mark_dynamic(a, 0)
         run = self._compiled[key]
