@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from orthoptim import stiefel
+from orthoptim.stiefel.geometry import at_least, at_most, inverse_root, is_single
 from tests import reference
 from tests.strategies import (
     COMPLEX,
@@ -226,3 +227,22 @@ def test_gradients_normal_to_the_manifold_have_relative_gradient_zero(shape, dty
     x = point(shape, dtype, seed)
     r = stiefel.relative_gradient(x, gradient(x, seed + 1, kind="normal"))
     assert (norm(r) <= 20 * eps(dtype) * norm(x) ** 2).all()
+
+
+def test_one_matrix_on_a_cpu_is_single_whatever_its_shape(monkeypatch):
+    shapes = ((1, 3, 4), (1, 1, 4), (2, 1, 4), (2, 3, 4), (0, 3, 4))
+    assert [is_single(torch.empty(shape)) for shape in shapes] == [True, True, False, False, False]
+    assert not is_single(torch.empty(1, 3, 4, device="meta"))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not is_single(torch.empty(1, 3, 4))
+
+
+def test_numbers_of_python_and_of_tensors_have_the_same_functions():
+    for number in (4.0, 0.25):
+        for function, expected in (
+            (lambda a: at_least(a, 1.0), max(number, 1.0)),
+            (lambda a: at_most(a, 1.0), min(number, 1.0)),
+            (inverse_root, number**-0.5),
+        ):
+            assert function(number) == expected
+            assert function(torch.tensor([number])).tolist() == [expected]

@@ -64,7 +64,7 @@ by all contenders alike; the experts by the contender, which keeps their rows or
     columns = ("perplexity", "max_distance", "optimizer_time", "processor_time")
 
     def methods(self, config: Config) -> dict[str, Options]:
-        """The best of three rates each on seed 1000 by validation text: see docs/guides/experts.md."""
+        """Rates that have not been tuned: see docs/guides/experts.md."""
         return {
             "POGO": {"lr": 0.5},
             "RGD": {"lr": 0.5},
