@@ -172,8 +172,8 @@ def _factor(a: Tensor, square: Tensor, table: Sequence[Quintic]) -> Tensor:
 def _cushioned(table: Sequence[Quintic], dtype: torch.dtype) -> list[Quintic]:
     """The same quintics of x/f: they are steep where x is largest, and rounding may make it larger than it should be.
 
-    Without that, six steps in float32 give singular values up to 4e-4 beyond :func:`gain`. Float64 does not need it, and
-    has it so that both precisions compute the same function.
+    Without that, six steps in float32 give singular values up to 4e-4 beyond :func:`gain`. Float64 does not need it,
+    and has it so that both precisions compute the same function.
     """
     factor = 1.02 if dtype == torch.bfloat16 else 1 + 2**-11
     return [(a / factor, b / factor**3, c / factor**5) for a, b, c in table]
