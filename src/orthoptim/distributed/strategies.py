@@ -24,6 +24,7 @@ are moved. For other bases the gradient and the state are moved.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -70,6 +71,19 @@ Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the m
 Moves = Generator[Request, Answer, Result]
 
 
+@dataclass
+class Kept:
+    """What a rank keeps of a bucket after a step, so that X need not be sent to its owner again in the next.
+
+    Attributes:
+        pieces: the pieces (B, rows, columns) that it wrote; None: X must be sent.
+        owned: the matrices that it owns, as the parameters hold them.
+    """
+
+    pieces: Tensor | None = None
+    owned: Tensor | None = None
+
+
 class Pieces(NamedTuple):
     """What a rank holds of a bucket.
 
@@ -80,6 +94,7 @@ class Pieces(NamedTuple):
         statistic: that of the base for each of the pieces; none or one.
         lr: learning rate.
         advanced: whether the base has advanced.
+        kept: what is kept from step to step; None: nothing is.
     """
 
     x: Tensor
@@ -88,6 +103,7 @@ class Pieces(NamedTuple):
     statistic: list[Tensor]
     lr: Tensor
     advanced: bool
+    kept: Kept | None = None
 
     def part(self, first: int, last: int) -> Pieces:
         """The same of some of the matrices."""
@@ -127,7 +143,9 @@ class Method(NamedTuple):
         return self.base.scale(statistic[0] if statistic else None, state, t, **self.rule.hyperparameters)
 
 
-def step_bucket(rule: UpdateRule, bucket: ShardedBucket, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> Moves:
+def step_bucket(
+    rule: UpdateRule, bucket: ShardedBucket, x: Tensor, grad: Tensor, state: State, lr: Tensor, kept: Kept | None = None
+) -> Moves:
     """The coroutine that steps the pieces of a bucket: direction, update by its strategy, mask.
 
     Args:
@@ -137,11 +155,12 @@ def step_bucket(rule: UpdateRule, bucket: ShardedBucket, x: Tensor, grad: Tensor
         grad: those of the gradient.
         state: those of the state, and values of the matrices (B,).
         lr: learning rate.
+        kept: what is kept from step to step.
     """
     method = Method(rule, bucket.form, Base.named(rule.group["base"]))
     advanced: State = {}
     needs_whole = method.base.whole_matrix or rule.method.replaces_gradient(rule.group)
-    pieces = Pieces(x, grad, state, [], lr, not needs_whole)
+    pieces = Pieces(x, grad, state, [], lr, not needs_whole, kept)
     if not needs_whole:
         ascent = -grad if rule.group["maximize"] else grad
         statistic = method.base.statistic(ascent)
@@ -189,18 +208,24 @@ def whole(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
     first, last = bucket.owners[bucket.layout.me]
     # copies: to step a block may write to its state
     state = {name: pieces.state[name][first:last].clone() for name in values}
-    matrices = 1 + len(entries)
+    matrices, kept = 1 + len(entries), pieces.kept
+    owned = [] if kept is None or kept.pieces is None or kept.owned is None else [kept.owned]
 
     def compute(fields: list[Tensor]) -> list[Tensor]:
+        fields = [*owned, *fields]
         x, g, *buffers = map(turn, fields[: 1 + matrices])
         state.update(zip(entries, buffers, strict=True))
         assembled = pieces._replace(x=x, g=g.to(x.dtype), state=state, statistic=fields[1 + matrices :])
         new_x, new = _step_whole(method, assembled)
-        back = [turn(new_x), *(turn(new[name]) for name in entries)]
+        stored = turn(new_x)
+        if kept is not None:  # laid out as what is sent is: products of matrices that lie otherwise round otherwise
+            kept.owned = stored if stored.stride() == fields[0].stride() else fields[0].copy_(stored)
+            stored = kept.owned
+        back = [stored, *(turn(new[name]) for name in entries)]
         return [*back, *(new[name] if name in new else state[name] for name in values)]
 
     buffers = [turn(pieces.state[name]) for name in entries]
-    sent = [turn(pieces.x), turn(bucket.compressed(pieces.g)), *buffers, *pieces.statistic]
+    sent = [*([] if owned else [turn(pieces.x)]), turn(bucket.compressed(pieces.g)), *buffers, *pieces.statistic]
     like = [turn(pieces.x), *buffers, *(pieces.state[name] for name in values)]
     fields = yield from at_owners(bucket, sent, like, compute)
     new_x, *buffers = map(turn, fields[:matrices])
