@@ -12,20 +12,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.base import Base
 from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_rounds, make_sharded_buckets, matrix_bytes
 from orthoptim.distributed.collectives import Job, Steps, run
 from orthoptim.distributed.handshake import Peers, StepCheck, meshes, peers_of
 from orthoptim.distributed.layout import Layout, local_view
 from orthoptim.distributed.state import init_state
-from orthoptim.distributed.strategies import Kept, choose, per_matrix_names, step_bucket
+from orthoptim.distributed.strategies import Kept, choose, step_bucket
 from orthoptim.engine.blocks import has_address, together
 from orthoptim.engine.naming import names_of, parameter_name
 from orthoptim.engine.plan import same_tensors
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import newest, rescaled
 from orthoptim.precision import full_precision
-from orthoptim.stiefel import FORMS
+from orthoptim.stiefel import FORMS, can_look
 from orthoptim.tensors import is_dtensor, local_part, real_dtype
 from orthoptim.views import View
 
@@ -211,7 +210,7 @@ class ShardedStep:
             part.blocks.append(part)  # parts share the list of their bucket
         # Who looks at the comparison of this step before matrices are sent, on a CPU, need not send X to owners that
         # have it. A model of one round can afford to keep it.
-        keeps = len(self.rounds) == 1 and len(self._peers) == 1 and self._peers[0].device.type == "cpu"
+        keeps = len(self.rounds) == 1 and len(self._peers) == 1 and all(map(can_look, map(local_part, firsts)))
         self._kept = {part: Kept() for part in self.rounds[0] if _can_keep(part)} if keeps else {}
         self._is_complete = False
         self._key = [*key[:-1], False]
@@ -221,7 +220,8 @@ class ShardedStep:
         group, all_names = rule.group, names_of(rule.group)
         params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
         labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
-        strategy = partial(choose, by_columns=_by_columns(rule))
+        by_columns = not rule.base.whole_matrix and bool(rule.method.steps_columns(group))
+        strategy = partial(choose, by_columns=by_columns)
         view = View.of(group["view"]).scaled(group["scale"])
         local, buckets = make_sharded_buckets(params, view, group["side"], strategy, self.replicas)
         named = [
@@ -265,7 +265,6 @@ class _GroupWork:
         for param, state in zip(plan.params, self.states, strict=True):
             if not rule.kinds.keys() <= state.keys():
                 init_state(param, rule.kinds, rule.group, state)
-        self._values = per_matrix_names(rule.kinds)
         self._entries = [value for state in self.states for value in state.values()]
         self._scalars = [tensor for tensor in _local_parts(self._entries) if tensor.ndim == 0 and has_address(tensor)]
         self._addresses = list(map(Tensor.data_ptr, self._scalars))
@@ -298,7 +297,7 @@ class _GroupWork:
             buffers = {}
             for name in names:
                 of_all = _local_parts([state[name] for state in self.states])
-                values = name in self._values
+                values = name in self.rule.matrix_values
                 members = bucket.members_of(of_all, values)
                 buffers[name] = together(members) if values else members
             steps = [self.states[i]["step"] for i in bucket.members] if bucket.counts_steps else []
@@ -327,11 +326,14 @@ class _GroupWork:
         else:  # filled in on the device: a copy would wait for it
             lr = torch.full((), lr, dtype=real_dtype(bucket.dtype), device=bucket.device)
         state = {
-            name: bucket.gather_values(buffers[name]) if name in self._values else bucket.gather(buffers[name])
+            name: bucket.gather_values(buffers[name])
+            if name in self.rule.matrix_values
+            else bucket.gather(buffers[name])
             for name in self.rule.kinds
         }
         new_x, new_state = yield from step_bucket(self.rule, bucket, x, grad, state, lr, kept)
-        new_x = rescaled(new_x, whole, bucket.scale)
+        if bucket.scale != 1:
+            new_x = rescaled(new_x, whole, bucket.scale)
         bucket.write_(params, new_x)
         if kept is not None:
             kept.pieces = new_x
@@ -368,10 +370,6 @@ def _can_keep(part: ShardedBucket) -> bool:
 def _form(rule: UpdateRule, layout: Layout, strategy: str, device: str) -> str:
     form: str = rule.method.form(layout.p, layout.n, rule.group, device)
     return "direct-p" if strategy not in ("whole", "local") and form in FORMS else form
-
-
-def _by_columns(rule: UpdateRule) -> bool:
-    return not Base.named(rule.group["base"]).whole_matrix and bool(rule.method.steps_columns(rule.group))
 
 
 def _local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
