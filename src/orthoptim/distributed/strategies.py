@@ -9,12 +9,12 @@
 | both sides | ``whole`` | 2 all-to-all |
 | between the matrices of one parameter, of several sizes | ``whole``, owned where they are | 2 all-to-all of numbers |
 
-``whole`` sends 3pn/w numbers per matrix and rank (X and G to an owner, X⁺ back); ``two-phase`` all-reduces XXᴴ and XGᴴ,
-then RRᴴ, which sends 6p², whatever n is: less from n/p = 2w on. ``exchange`` sends the sum of both, never less than
-``whole`` on average, and from there on at most twice as much; but all ranks share in every matrix, where few owners
-would have much to do while the others wait. Cuts in strides, as of FSDP2 over tensor parallelism, are cuts like any
-other: sums do not ask for the order of columns, and owners put it right. Replicas (HSDP) each step a share of the
-matrices, and send the others what is new: one more all-to-all.
+``whole`` sends 3pn/w numbers per matrix and rank (X and G to an owner, X⁺ back; 2pn/w where the owner has kept X, see
+:class:`Kept`); ``two-phase`` all-reduces XXᴴ and XGᴴ, then RRᴴ, which sends 6p², whatever n is: less from n/p = 2w on.
+``exchange`` sends the sum of both, never less than ``whole`` on average, and from there on at most twice as much; but
+all ranks share in every matrix, where few owners would have much to do while the others wait. Cuts in strides, as of
+FSDP2 over tensor parallelism, are cuts like any other: sums do not ask for the order of columns, and owners put it
+right. Replicas (HSDP) each step a share of the matrices, and send the others what is new: one more all-to-all.
 
 A base optimizer that needs no whole matrices advances on pieces: entry by entry it makes G up to a factor of each
 matrix, and from the sum of its statistic over all pieces the factor. So momentum stays where it is, and only X and G
