@@ -2,9 +2,10 @@
 
 Between its products a step computes with one number per matrix: bias corrections, the length of a leap, whether it is
 clipped, whether it is finite. That is little work, but torch launches a kernel for each sign, about sixty in a step,
-and a launch takes a GPU as long as a small product. A function that is decorated with :func:`pointwise` is traced once
-for each kind of arguments and becomes one Triton kernel. Where there is no CUDA or ROCm device, no Triton, an operation
-without a translation, or a compiler that is at work already, the function is called as it is: it is also the oracle.
+and a launch takes a GPU as long as a small product. A function that is decorated with
+:func:`orthoptim.stiefel.batches.pointwise` is traced once for each kind of arguments and becomes one Triton kernel.
+Where there is no CUDA or ROCm device, no Triton, an operation without a translation, or a compiler that is at work
+already, the function is called as it is: it is also the oracle.
 
 Results agree up to rounding: Triton contracts products and sums.
 """
@@ -12,11 +13,10 @@ Results agree up to rounding: Triton contracts products and sums.
 import functools
 import importlib
 import importlib.util
-import itertools
 import linecache
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 DEVICES = {"cuda"}
@@ -69,73 +68,54 @@ _library.impl("pointwise", _launch, "CompositeExplicitAutograd")
 torch.library.register_fake("orthoptim::pointwise", lambda inputs, outputs, key: None, lib=_library)
 
 
-class Pointwise(Generic[P, T]):
-    """A function of tensors with a number for each matrix, (B,), or one for all.
+def compute(function: Callable[..., T], args: Sequence[Any], constants: Mapping[str, Any]) -> T:
+    """The values of a function, by a kernel where there is one.
 
     Args:
         function: takes tensors by position and constants by keyword, and returns tensors (B,). Pure, without branches
             that depend on values.
+        args: tensors with a number for each matrix, (B,), or one for all.
+        constants: by their names.
     """
+    key = _kernel_of(function, args, constants)
+    if key is None:
+        return function(*args, **constants)
+    batch = max(tensor.numel() for tensor in args)
+    outputs = [torch.empty(batch, dtype=dtype, device=args[0].device) for dtype in _kernels[key].dtypes]
+    torch.ops.orthoptim.pointwise(list(args), outputs, key)
+    result: T = tree_unflatten(outputs, _kernels[key].spec)
+    return result
 
-    def __init__(self, function: Callable[P, T]) -> None:
-        self.function = function
-        self._number = next(_numbers)  # which tells functions of one name apart
-        functools.update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The values of the function."""
-        first: Any = args[0]
-        if isinstance(first, float) or (first.is_cpu and "cpu" not in DEVICES) or torch.compiler.is_compiling():
-            return self.function(*args, **kwargs)
-        kernel = self._kernel(args, kwargs)
-        if kernel is None:
-            return self.function(*args, **kwargs)
-        batch = max(tensor.numel() for tensor in args if isinstance(tensor, Tensor))
-        device = next(tensor.device for tensor in args if isinstance(tensor, Tensor))
-        outputs = [torch.empty(batch, dtype=dtype, device=device) for dtype in _kernels[kernel].dtypes]
-        torch.ops.orthoptim.pointwise(list(args), outputs, kernel)
-        result: T = tree_unflatten(outputs, _kernels[kernel].spec)
-        return result
+def write_(outputs: Sequence[Tensor], function: Callable[..., Any], *args: Tensor, **constants: Any) -> None:
+    """Write the values of a function to these tensors, which may be among its arguments; see :func:`compute`."""
+    key = _kernel_of(function, args, constants)
+    if key is not None:
+        torch.ops.orthoptim.pointwise(list(args), list(outputs), key)
+        return
+    for output, value in zip(outputs, tree_flatten(function(*args, **constants))[0], strict=True):
+        output.copy_(value)
 
-    def into(self, outputs: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:
-        """Write the values of the function to these tensors, which may be among its arguments."""
-        kernel = self._kernel(args, kwargs)
-        if kernel is not None:
-            torch.ops.orthoptim.pointwise(list(args), list(outputs), kernel)
-            return
-        for output, value in zip(outputs, tree_flatten(self.function(*args, **kwargs))[0], strict=True):
-            output.copy_(value)
 
-    def _kernel(self, args: Any, constants: Any) -> str | None:
-        """The key of the kernel for arguments of this kind; None: there is none."""
-        if args[0].device.type not in DEVICES or _is_tracing or not has_triton():
-            return None
-        kinds = [(tensor.dtype, tensor.ndim) if isinstance(tensor, Tensor) else None for tensor in args]
-        key = f"{self.function.__qualname__} {self._number} {kinds} {sorted(constants.items())}"
-        if key not in _failed and key not in _kernels:
-            try:
-                _kernels[key] = _compile(functools.partial(self.function, **constants), args, len(_kernels))
-            except _NoTranslationError:
-                _failed.add(key)
-        return key if key in _kernels else None
+def _kernel_of(function: Callable[..., Any], args: Sequence[Any], constants: Mapping[str, Any]) -> str | None:
+    """The key of the kernel for arguments of this kind; None: there is none."""
+    if args[0].device.type not in DEVICES or _is_tracing or torch.compiler.is_compiling() or not has_triton():
+        return None
+    kinds = [(tensor.dtype, tensor.ndim) for tensor in args]
+    # functions of one name have one number each
+    number = _numbers.setdefault(function, len(_numbers))
+    key = f"{function.__qualname__} {number} {kinds} {sorted(constants.items())}"
+    if key not in _failed and key not in _kernels:
+        try:
+            _kernels[key] = _compile(functools.partial(function, **constants), args, len(_kernels))
+        except _NoTranslationError:
+            _failed.add(key)
+    return key if key in _kernels else None
 
 
 _failed: set[str] = set()
-_numbers = itertools.count()
+_numbers: dict[Callable[..., Any], int] = {}
 _is_tracing = False
-
-
-def pointwise(function: Callable[P, T]) -> Pointwise[P, T]:
-    """Make a function of numbers per matrix a single kernel on a GPU.
-
-    Example:
-        >>> @pointwise
-        ... def shorter(length: Tensor, *, most: float) -> Tensor:
-        ...     return length.clamp_max(most)
-        >>> shorter(torch.tensor([1.0, 3.0]), most=2.0)
-        tensor([1., 2.])
-    """
-    return Pointwise(function)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 from orthoptim import pointwise
 from orthoptim.engine.moves import gathered, scatter_
-from orthoptim.stiefel.cost_model import is_gpu
+from orthoptim.stiefel.batches import is_gpu
 from orthoptim.tensors import has_values
 
 _ALIGNMENT = 64

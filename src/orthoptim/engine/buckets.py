@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from orthoptim.engine.blocks import Block
-from orthoptim.stiefel.cost_model import BLOCK_CAP_MB, TINY, block_size, is_gpu
+from orthoptim.stiefel.batches import TINY, is_gpu
+from orthoptim.stiefel.cost_model import BLOCK_CAP_MB, block_size
 from orthoptim.tensors import compute_dtype, real_dtype
 from orthoptim.views import View, ViewLike
 

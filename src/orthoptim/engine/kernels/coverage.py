@@ -12,7 +12,7 @@ from orthoptim.engine.buckets import Bucket
 from orthoptim.engine.kernels.step import KernelStep, members_of
 from orthoptim.engine.kernels.table import Members, describable
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.stiefel.cost_model import TINY
+from orthoptim.stiefel.batches import TINY
 from orthoptim.views import View
 
 LANDINGS = ("safe", "strict", "half", "newton-schulz")
