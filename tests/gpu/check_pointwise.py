@@ -159,11 +159,11 @@ from orthoptim.pointwise import translate
 from orthoptim.stiefel.policies import _clipped, _half_landing, _scaled_landing
 f, i, b = torch.float32, torch.int32, torch.bool
 FUNCTIONS = [
-    (lambda *a: _scale.function(*a, beta1=0.9, beta2=0.999, eps=1e-8), [f, f, f]),
-    (lambda *a: _clipped.function(*a, most=1.0, dtype=torch.float32), [f, f]),
-    (lambda *a: _half_landing.function(*a, p=64, reach=2.1), [f, f, f]),
-    (lambda *a: _scaled_landing.function(*a, p=64, reach=2.1), [f, f, f]),
-    (lambda *a: _masked.function(*a, flags=2), [f, i, i, i, f, b, b, f]),
+    (lambda *a: _scale(*a, beta1=0.9, beta2=0.999, eps=1e-8), [f, f, f]),
+    (lambda *a: _clipped(*a, most=1.0, dtype=torch.float32), [f, f]),
+    (lambda *a: _half_landing(*a, p=64, reach=2.1), [f, f, f]),
+    (lambda *a: _scaled_landing(*a, p=64, reach=2.1), [f, f, f]),
+    (lambda *a: _masked(*a, flags=2), [f, i, i, i, f, b, b, f]),
 ]
 names = {f: "fp32", i: "i32", b: "i1"}
 for k, (function, dtypes) in enumerate(FUNCTIONS):

@@ -28,7 +28,7 @@ from orthoptim.distributed.collectives import (
     unpack_ranges,
 )
 from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group, whole_segments
-from orthoptim.engine.blocks import copy_all_
+from orthoptim.engine.plan import copy_all_
 from orthoptim.tensors import compute_dtype, is_dtensor
 from orthoptim.views import Blocks, View, scale_factor
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.engine.blocks import is_dense
+from orthoptim.engine.buckets import is_dense
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel.batches import TINY, is_gpu
 from orthoptim.stiefel.cost_model import BLOCK_BYTES, BLOCK_CAP_MB, block_size

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from orthoptim import pointwise as kernels
 from orthoptim.base import Base, Direction, State, per_matrix
+from orthoptim.engine.buckets import make_plan
 from orthoptim.engine.compiled import CompiledStep
 from orthoptim.engine.naming import parameter_name
-from orthoptim.engine.plan import BlockTensors, LocalPlan
+from orthoptim.engine.plan import BlockTensors, LocalPlan, split
 from orthoptim.engine.rule import COUNTERS, Update, UpdateRule
 from orthoptim.engine.state import newest, rescaled
 from orthoptim.precision import full_precision
@@ -53,12 +54,12 @@ class LocalStep:
         local_views: Mapping[int, View],
         state: Mapping[Tensor, Any],
     ) -> LocalPlan:
-        """The last plan, if it serves; else a new one. See :class:`LocalPlan` for the arguments."""
+        """The last plan, if it serves; else a new one. See :func:`make_plan` for the arguments."""
         if torch.compiler.is_compiling():  # a graph keeps what was decided when it was traced
-            return LocalPlan(rule, params, states, local_views, state)
+            return make_plan(rule, params, states, local_views, state)
         plan = self._plans.get(rule.index)
         if plan is None or not plan.serves(rule, params, states):
-            plan = self._plans[rule.index] = LocalPlan(rule, params, states, local_views, state)
+            plan = self._plans[rule.index] = make_plan(rule, params, states, local_views, state)
         return plan
 
     def last_plan(self, rule: UpdateRule, params: list[Tensor], local_views: Mapping[int, View]) -> LocalPlan:
@@ -78,7 +79,7 @@ class LocalStep:
             plan: what to work through.
         """
         plan = self._plans[rule.index] if plan is None else plan
-        grads = plan.parts(grads)
+        grads = split(grads, plan.parts)
         with full_precision(*plan.devices, products=rule.group.get("matmul_precision") != "mixed"):
             for bucket, blocks in zip(plan.buckets, plan.blocks, strict=True):
                 if bucket.kernel is not None:
@@ -273,13 +274,9 @@ def find_direction(
         direction.normalized = base.normalized
         return direction, new_state
     on_host = base.scale_on_host(grad, state, t, **hyperparameters) if is_single(grad) else None
-    if on_host is not None:
-        scale, of_matrices = on_host
-        entries, of_entries = base.advance(grad, state, t, **hyperparameters)
-        return Direction(entries, scale, base.normalized), {**of_entries, **of_matrices}
-    statistic = base.statistic(grad)
+    statistic = base.statistic(grad) if on_host is None else None
     entries, of_entries = base.advance(grad, state, t.view(-1, 1, 1), **hyperparameters)
-    scale, of_matrices = base.scale(statistic, state, t, **hyperparameters)
+    scale, of_matrices = on_host or base.scale(statistic, state, t, **hyperparameters)
     return Direction(entries, scale, base.normalized), {**of_entries, **of_matrices}
 
 

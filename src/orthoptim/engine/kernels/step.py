@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import VAdam
-from orthoptim.engine.buckets import Bucket
 from orthoptim.engine.kernels.launch import launch
 from orthoptim.engine.kernels.table import AddressTable, Members
+from orthoptim.engine.plan import Bucket
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel import policy
 from orthoptim.stiefel.policies import LONGEST
