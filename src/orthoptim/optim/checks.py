@@ -74,12 +74,10 @@ def check_naming(params: Any, group: Mapping[str, Any], others: Sequence[Mapping
         )
 
 
-def check_rates(groups: Sequence[Mapping[str, Any]]) -> None:
+def check_rate(lr: Any) -> None:
     """Before a step: refuse a learning rate that is no number, while nothing has been changed; any number is taken."""
-    for group in groups:
-        lr = group["lr"]
-        if type(lr) is not float and (lr.numel() != 1 if isinstance(lr, Tensor) else not isinstance(lr, Real)):
-            check_lr(lr)
+    if lr.numel() != 1 if isinstance(lr, Tensor) else not isinstance(lr, Real):
+        check_lr(lr)
 
 
 def check_switches(group: Mapping[str, Any]) -> None:
