@@ -563,6 +563,26 @@ def test_scaled_matrices_come_back(name, shape):
     assert opt.drift()[0].skipped == 0
 
 
+@pytest.mark.parametrize("factor", [1e6, 1e14])
+@pytest.mark.parametrize("shape", [(5, 5), (4, 12)])
+@pytest.mark.parametrize("name", RETURN)
+def test_an_absurdly_scaled_matrix_comes_back_or_stays_as_it_is_and_is_named(name, shape, factor):
+    """The leaps of some methods overflow from there: it is as far away as they can bring a matrix back from."""
+    param = point(*shape)
+    opt = RETURN[name]([("absurd", param)])
+    with torch.no_grad():
+        param *= factor
+    written = param.detach().clone()
+    with pytest.warns(UserWarning, match="'absurd' .* was far from orthonormal") as caught:
+        steps(opt, [param], 30)
+    assert len(caught) == 1
+    if torch.equal(param, written):
+        assert factor > 1e6
+        assert opt.drift()[0].skipped == 30
+    else:
+        assert oo.distance(param) < 0.5
+
+
 @pytest.mark.parametrize("change", [torch.zeros_like, lambda x: x[:1].expand_as(x)], ids=["zero", "equal rows"])
 @pytest.mark.parametrize("name", RETURN)
 def test_a_matrix_without_full_rank_stays_finite_and_is_counted_or_leaves_by_its_gradient(name, change):

@@ -6,11 +6,14 @@ import os
 import signal
 import sys
 
+import pytest
+import torch
 from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands
 from orthoptim_experiments.harness import ranks, runner
 from orthoptim_experiments.harness.experiment import configuration
+from orthoptim_experiments.harness.methods import find
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.problems import EXPERIMENTS
 
@@ -30,6 +33,29 @@ def the_run(folder):
     """The only run in a folder."""
     (path,) = folder.glob("*.jsonl")
     return load(path)
+
+
+def begin(experiment, method, seed=0, **options):
+    """The problem of a seed at the tiny scale, with its optimizer; options are those of the configuration."""
+    if not find(method).installed:
+        pytest.skip(f"{find(method).peer} is not installed")
+    config = configuration(experiment, "tiny", **options)
+    torch.manual_seed(seed)  # as the runner does
+    problem = experiment.problem(config, method, seed)
+    problem.begin(find(method).build(problem.parameters(), experiment.methods(config)[method]))
+    return problem
+
+
+def whole_and_resumed(experiment, method, steps, **options):
+    """A problem after so many steps, and one that took half of them and went on from their state."""
+    whole, first, second = (begin(experiment, method, **options) for _ in range(3))
+    for problem, count in ((whole, steps), (first, steps // 2)):
+        for _ in range(count):
+            problem.advance()
+    second.load_state_dict(first.state_dict())
+    for _ in range(steps - steps // 2):
+        second.advance()
+    return whole, second
 
 
 class Quiet:

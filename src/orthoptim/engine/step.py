@@ -242,8 +242,11 @@ class BlockStep:
         if largest is not None:
             finite = finite & (max_entry(update.x) <= largest)
         if far is not None:
-            self.rescued = far
             finite = _freeze_deficient(x, far, finite)
+        self.rescued = far
+        if looks and not finite.all():
+            lost = ~finite & (max_entry(x) > 2)  # so large that its step overflows: nothing brings it back, name it
+            self.rescued = lost if far is None else far | lost
         masked = _mask(finite, new_state, state)
         for name, more in counts(update, finite).items():
             masked[name] = state[name] + more if torch.compiler.is_compiling() else state[name].add_(more)

@@ -115,12 +115,12 @@ def scale_and_land(y: Tensor, gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y: the matrices, or pieces of their columns; their memory is used.
         gram: YYᴴ; its memory is used.
     """
-    mean = gram.diagonal(dim1=-2, dim2=-1).real.mean(-1)
-    # the norm bounds the largest eigenvalue
-    scale = torch.where(mean > _REACH, (2 / stiefel.norm(gram)).sqrt(), 1)
+    trace = gram.diagonal(dim1=-2, dim2=-1).real.sum(-1)
+    # the trace bounds the largest eigenvalue, and overflows later than the norm does
+    scale = torch.where(trace > _REACH * gram.shape[-1], (2 / trace).sqrt(), 1)
     y = y.mul_(scale[:, None, None])
     c = stiefel.subtract_identity(gram.mul_((scale * scale)[:, None, None]))
     landing = stiefel.land(c, _POLICY)
     new = torch.baddbmm(y, landing.q, y, alpha=landing.weight)
     rescued = scale < 1 if landing.rescued is None else landing.rescued | (scale < 1)
-    return new, rescued, landing.q.real.sum((-2, -1)) + mean
+    return new, rescued, landing.q.real.sum((-2, -1)) + trace

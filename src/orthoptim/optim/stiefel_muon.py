@@ -122,20 +122,22 @@ class StiefelMuon(Orthoptimizer):
             m = torch.baddbmm(x, d * -length[:, None, None], x)
         else:
             a, b, entry = yield [symmetric(x), x @ g.mH, stiefel.largest(g)]
-            tangent = torch.baddbmm(g, stiefel.sym(b), x, alpha=-1) / _unit(entry)
+            # of a matrix that was written far from the manifold, T is as large as this, and R as top·(2 + top)
+            far = _is_far(a)
+            top = torch.where(far, trace(a).clamp_min(1), 1)
+            tangent = torch.baddbmm(g, stiefel.sym(b), x, alpha=-1) / (_unit(entry) * top[:, None, None])
             (gram,) = yield [symmetric(tangent)]
             size = trace(gram).sqrt()
             y, f, cross = yield msign_columns(tangent, x, gram, table)
             # R = XW with W = 2 Skew(XᴴD) − Xᴴ Skew(DXᴴ)X, D = FY: then MMᴴ = XXᴴ + s²RRᴴ on and off the manifold
             b = cross @ f
             s, clipped = _clip(eta, policy, _WIDEST)
-            # R of a matrix that was written far from the manifold may be as large as this
-            top = trace(a).clamp_min(1)
-            s = torch.where(_is_far(a), torch.minimum(s.abs(), 1 / (top * (2 + top))), s)
+            s = torch.where(far, torch.minimum(s.abs(), 1 / (top * (2 + top))), s)
             length, widest = s * shrinkage(size, group["eps"]) / gain(table), _WIDEST
             scale = length[:, None, None]
-            m = torch.baddbmm(x, (a @ f) * -scale, y)
-            m = torch.baddbmm(m, (b + a @ stiefel.skew(b.mH)) * scale, x)
+            a = a * scale
+            m = torch.baddbmm(x, a @ f, y, alpha=-1)
+            m = torch.baddbmm(m, torch.baddbmm(b * scale, a, stiefel.skew(b.mH)), x)
         with exact_products(policy.mixed):
             measured = symmetric(m)
         (gram,) = yield [measured]

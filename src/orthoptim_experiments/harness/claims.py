@@ -260,3 +260,37 @@ def difference_words(found: Estimate, digits: int) -> str:
     """A difference for people: the mean, half its interval, and the number of pairs."""
     half = f" ± {found.high - found.mean:.{digits}f}" if math.isfinite(found.high) else ""
     return f"{found.mean:+.{digits}f}{half} ({found.trials} seeds)"
+
+
+def lower(name: str, methods: Iterable[str], other: str, digits: int = 3) -> Judge:
+    """Whether a column ends lower with each method than with another one, seed by seed; a tie is undecided."""
+    methods = tuple(methods)
+
+    @requires(*methods, other)
+    def judge(run: Run) -> Verdict:
+        found = {method: difference(run, method, other, name) for method in methods}
+        parts = "; ".join(f"{method} − {other}: {difference_words(each, digits)}" for method, each in found.items())
+        return verdict(both(*map(below_zero, found.values())), f"{name.replace('_', ' ')}, {parts}")
+
+    return judge
+
+
+def shorter(method: str, *others: str) -> Judge:
+    """Whether the training of each other method takes longer, with the interval over seeds."""
+
+    @requires(method, *others)
+    def judge(run: Run) -> Verdict:
+        clock = clock_of(run.config)
+        found = ratios(run, method, others, lambda trial: last(trial, clock))
+        return verdict(decide(found, 1), f"time of training, {ratio_words(found, method)}")
+
+    return judge
+
+
+def farthest(run: Run, methods: Iterable[str]) -> dict[str, float]:
+    """By method that has ended, the largest distance of a matrix at the end of a trial."""
+    return {
+        method: max(last(trial, "max_distance") for trial in trials)
+        for method in methods
+        if (trials := ended(run, method))
+    }

@@ -134,6 +134,7 @@ METHODS: dict[str, Method] = {
         _pogo("-argmin", "landing with the best λ", "#44AA99", "dash", landing="argmin"),
         _pogo("-safe", "λ = ½, leaps clipped: within ½ for any gradient", "#AA3377", "solid", landing="safe"),
         _pogo("-strict", "landing thrice: within 1.5e-6 for any gradient", "#332288", "dash", landing="strict"),
+        _pogo("-VAdam", "with VAdam, leaps clipped", "#4477AA", "dashdot", base="VAdam"),
         Method(
             "StiefelMuon", "spectral steps: every direction turns by the same angle", oo.StiefelMuon, "#661100", "dot"
         ),

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from orthoptim_experiments.harness.claims import column, difference, difference_words
+from orthoptim_experiments.harness.clock import clock_of
+from orthoptim_experiments.harness.panels import Target
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.harness.records import Run
+from orthoptim_experiments.harness.statistics import arrival
 
 Cell = Callable[[Run, str], str]
 """What a table says of a run's method."""
@@ -38,6 +41,20 @@ def minus(other: str, name: str, digits: int) -> Cell:
         if method == other:
             return "–"
         return difference_words(difference(run, method, other, name), digits).partition(" (")[0]
+
+    return cell
+
+
+def reaching(target: Target, axis: str, spec: str) -> Cell:
+    """The geometric mean over seeds of what it takes to reach a target; a dash unless all trials get there.
+
+    The axis is ``"step"``, another column that ascends, or the seconds of the ``"clock"`` that counts.
+    """
+
+    def cell(run: Run, method: str) -> str:
+        along = clock_of(run.config) if axis == "clock" else axis
+        reached = arrival([trial for trial in run.of(method) if trial.status], target, along)
+        return f"{reached.estimate.mean:{spec}}" if reached.all and reached.estimate is not None else "–"
 
     return cell
 

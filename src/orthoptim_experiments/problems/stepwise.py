@@ -1,11 +1,15 @@
-"""Solvers of other libraries that run a loop of their own, behind the interface of an optimizer: one step at a time."""
+"""Problems for solvers of any kind, one step at a time; those of other libraries run a loop of their own."""
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
+
+import orthoptim as oo
+from orthoptim_experiments.harness.experiment import Outcome, Problem
 
 
 class _Abandoned(BaseException):
@@ -68,6 +72,109 @@ class ForeignSolver(torch.optim.Optimizer):
         """End the thread."""
         self._abandoned = True
         self._resume.release()
+
+
+class SolverProblem(Problem):
+    """A smooth problem in one matrix for bases of POGO, with or without a line search, and for foreign solvers.
+
+    Args:
+        x: the matrix, at its start.
+        searches: whether a line search chooses the lengths of steps.
+
+    Attributes:
+        evaluations: points where the function or its gradient was computed, and Hessian products.
+    """
+
+    def __init__(self, x: Tensor, searches: bool) -> None:
+        self.x, self.searches = x, searches
+        self.search: oo.LineSearch | None = None
+        self.evaluations = 0.0
+
+    @abstractmethod
+    def differentiate(self) -> None:
+        """Set the gradient at X, and keep what :meth:`value` needs."""
+
+    @abstractmethod
+    def value(self) -> float:
+        """F(X), from what :meth:`differentiate` left."""
+
+    @abstractmethod
+    def reached(self) -> Outcome | None:
+        """The outcome by what the problem sees: converged, diverged, or no steps left."""
+
+    def parameters(self) -> list[Tensor]:
+        """The matrix."""
+        return [self.x]
+
+    def begin(self, optimizer: torch.optim.Optimizer) -> None:
+        """See :meth:`Problem.begin`."""
+        super().begin(optimizer)
+        if isinstance(optimizer, ForeignSolver):
+            optimizer.attach(self)
+        elif self.searches:
+            assert isinstance(optimizer, oo.Orthoptimizer)
+            self.search = oo.LineSearch(optimizer)  # it evaluates the start itself
+        else:
+            self._count_gradient()
+
+    def closure(self) -> float:
+        """Value and gradient."""
+        self._count_gradient()
+        return self.value()
+
+    def _count_gradient(self) -> None:
+        self.differentiate()
+        self.evaluations += 1
+
+    def advance(self) -> None:
+        """See :meth:`Problem.advance`."""
+        if isinstance(self.optimizer, ForeignSolver):
+            self.optimizer.step()
+        elif self.search is not None:
+            self.search.step(self.closure)
+        else:
+            self.optimizer.step()
+            self._count_gradient()
+        self.step += 1
+
+    def outcome(self) -> Outcome | None:
+        """See :meth:`Problem.outcome`."""
+        outcome = self.reached()
+        if isinstance(self.optimizer, ForeignSolver):
+            if outcome is None and self.optimizer.finished:
+                outcome = Outcome("budget", f"the solver stopped by itself after {self.step} steps")
+            if outcome is not None:
+                self.optimizer.abandon()
+        return outcome
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :meth:`Problem.state_dict`."""
+        return {
+            "step": self.step,
+            "x": self.x.detach(),
+            "evaluations": self.evaluations,
+            "optimizer": self.optimizer.state_dict(),
+            "search": {} if self.search is None else self.search.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See :meth:`Problem.load_state_dict`; a solver with a loop of its own does it all again."""
+        if isinstance(self.optimizer, ForeignSolver):
+            while self.step < state["step"]:
+                self.advance()
+            return
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.x.copy_(state["x"])
+        self.step, self.evaluations = state["step"], state["evaluations"]
+        self.differentiate()
+        if self.search is not None:
+            self.search.load_state_dict(state["search"])
+
+
+def searches(method: str) -> bool:
+    """Whether a contender has a line search, by its name."""
+    return method.partition(":")[0].endswith("-search")
 
 
 def limit_threads(threads: int) -> None:

@@ -26,14 +26,15 @@ MARKERS = {
     "torch-orthogonal": "star-diamond",
     "geotorch": "hourglass",
     "StiefelMuon": "star-square",
+    "POGO-VAdam": "diamond-wide",
 }
 """By plotly's names: in grey print, the marker tells a method."""
 
 _NAMES = [*MARKERS.values(), "diamond-tall"]
 MATPLOTLIB_MARKERS = dict(
-    zip(_NAMES, [*"osD^vP*XpH8><h", "$\\clubsuit$", "$\\bowtie$", "$\\spadesuit$", "d"], strict=True)
+    zip(_NAMES, [*"osD^vP*XpH8><h", "$\\clubsuit$", "$\\bowtie$", "$\\spadesuit$", "$\\diamondsuit$", "d"], strict=True)
 )
-GLYPHS = dict(zip(_NAMES, "●■◆▲▼✚★✖⬟⬣⯃▶◀⬢✦⧗✪⬧", strict=True))
+GLYPHS = dict(zip(_NAMES, "●■◆▲▼✚★✖⬟⬣⯃▶◀⬢✦⧗✪⬥⬧", strict=True))
 
 _OTHERS = (("#DDCC77", "diamond-tall"), ("#117733", "square"), ("#AA4499", "triangle-up"), ("#AA7744", "circle"))
 

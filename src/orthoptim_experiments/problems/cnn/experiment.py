@@ -20,6 +20,7 @@ OPTIONS: dict[str, dict[str, Options]] = {
         "Landing": {"lr": 0.001, "base": "SGD", "momentum": 0.6},
         "LandingPC": {"lr": 0.5},
         "SLPG": {"lr": 0.001},
+        "StiefelMuon": {"lr": 0.02},
         "Adam": {"lr": 0.01},
         **PEERS,
     },
@@ -30,12 +31,14 @@ OPTIONS: dict[str, dict[str, Options]] = {
         "Landing": {"lr": 0.01},
         "LandingPC": {"lr": 0.5},
         "SLPG": {"lr": 0.1},
+        "StiefelMuon": {"lr": 0.02},
         "Adam": {"lr": 0.01},
         **PEERS,
     },
     "none": {"Adam": {"lr": 0.01}},
 }
 """The options of each method under each constraint, from the paper's appendix D; the peers have Adam's rate.
+StiefelMuon is not in the paper: docs/methods/stiefelmuon.md.
 
 With λ = ½ a single kernel of the 218 624 goes as far as 3e-3 in the first steps; POGO-strict keeps all within 1.5e-6.
 """

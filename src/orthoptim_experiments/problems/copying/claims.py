@@ -2,16 +2,15 @@
 
 from orthoptim_experiments.harness.claims import (
     Verdict,
-    below_zero,
     decide,
-    difference,
-    difference_words,
     ended,
     figures,
+    lower,
     only,
     ratio_words,
     ratios,
     requires,
+    shorter,
     verdict,
 )
 from orthoptim_experiments.harness.clock import clock_of
@@ -28,6 +27,7 @@ def _losses(run: Run, method: str) -> list[float]:
     return [last(trial, "excess") for trial in ended(run, method)]
 
 
+@requires("POGO", "POGO-complex")
 def _remembers(run: Run) -> Verdict:
     worst = {method: max(_losses(run, method)) for method in ("POGO", "POGO-complex")}
     return verdict(
@@ -35,41 +35,30 @@ def _remembers(run: Run) -> Verdict:
     )
 
 
+@requires("LSTM")
 def _lstm_forgets(run: Run) -> Verdict:
     least = min(_losses(run, "LSTM"))
     return verdict(least > 0.9, f"least loss of the LSTM, in units of that without memory: {least:.2f}")
 
 
+@requires("POGO", *_PARAMETRIZED)
 def _sooner(run: Run) -> Verdict:
     clock = clock_of(run.config)
     found = ratios(run, "POGO", _PARAMETRIZED, lambda trial: time_to(trial, TARGET, clock))
     return verdict(
-        decide(found, 1.0) if found else False, f"time to half of the loss without memory, {ratio_words(found, 'POGO')}"
+        decide(found, 1) if found else False, f"time to half of the loss without memory, {ratio_words(found, 'POGO')}"
     )
 
 
-def _cheaper(run: Run) -> Verdict:
-    clock = clock_of(run.config)
-    found = ratios(run, "POGO", _PARAMETRIZED, lambda trial: last(trial, clock))
-    return verdict(decide(found, 1.0), f"time of training, {ratio_words(found, 'POGO')}")
-
-
-def _reads_better(run: Run) -> Verdict:
-    found = difference(run, "LSTM", "POGO", "accuracy")
-    return verdict(below_zero(found), f"accuracy, LSTM − POGO: {difference_words(found, 3)}")
-
-
-remembers = only("variant", "copying", requires("POGO", "POGO-complex")(_remembers))
+remembers = only("variant", "copying", _remembers)
 """Whether both fall to half of the loss without memory, on every seed."""
 
-lstm_forgets = only("variant", "copying", requires("LSTM")(_lstm_forgets))
+lstm_forgets = only("variant", "copying", _lstm_forgets)
 """Whether the LSTM stays above nine tenths of it, on every seed."""
 
-sooner = only("variant", "copying", requires("POGO", *_PARAMETRIZED)(_sooner))
+sooner = only("variant", "copying", _sooner)
 """Whether POGO is at half of it before torch's parametrizations, with the interval over seeds."""
 
-cheaper = requires("POGO", *_PARAMETRIZED)(_cheaper)
-"""Whether as many steps take torch's parametrizations longer, with the interval over seeds."""
+cheaper = shorter("POGO", *_PARAMETRIZED)
 
-reads_better = only("variant", "digits", requires("POGO", "LSTM")(_reads_better))
-"""Whether the interval of LSTM minus POGO lies below zero."""
+reads_better = only("variant", "digits", lower("accuracy", ["LSTM"], "POGO"))

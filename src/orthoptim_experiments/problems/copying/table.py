@@ -1,27 +1,14 @@
 """The tables of the guide on recurrent networks: python -m orthoptim_experiments.problems.copying.table FILE."""
 
-from orthoptim_experiments.harness.records import Run
-from orthoptim_experiments.harness.statistics import arrival
 from orthoptim_experiments.problems.copying.claims import TARGET
-from orthoptim_experiments.problems.markdown import Cell, largest, mean, print_table
-
-
-def to_half(axis: str, spec: str) -> Cell:
-    """The mean over seeds of the steps, or of the seconds, to half of the loss without memory; a dash unless all do."""
-
-    def cell(run: Run, method: str) -> str:
-        reached = arrival([trial for trial in run.of(method) if trial.status], TARGET, axis)
-        return f"{reached.estimate.mean:{spec}}" if reached.all and reached.estimate is not None else "–"
-
-    return cell
-
+from orthoptim_experiments.problems.markdown import largest, mean, print_table, reaching
 
 COLUMNS = {
     "loss": mean("loss", ".4f"),
     "of that without memory": mean("excess", ".2f"),
     "accuracy": mean("accuracy", ".1%"),
-    "steps to half": to_half("step", ".0f"),
-    "seconds to half": to_half("processor_time", ".2f"),
+    "steps to half": reaching(TARGET, "step", ".0f"),
+    "seconds to half": reaching(TARGET, "clock", ".2f"),
     "seconds in all": mean("processor_time", ".2f"),
     "largest distance": largest("distance", ".0e"),
 }

@@ -26,7 +26,7 @@ class FastICA(ForeignSolver):
             slope = np.tanh(y, y)  # in place, as its own log-cosh does it
             return slope, np.array([(1 - row**2).mean() for row in slope])
 
-        start = problem.w.detach().numpy()
+        start = problem.x.detach().numpy()
         fastica(
             problem.z.numpy().T,
             fun=contrast,
@@ -66,7 +66,7 @@ class Picard(ForeignSolver):
             whiten=False,
             centering=False,
             check_fun=False,
-            w_init=problem.w.detach().numpy(),
+            w_init=problem.x.detach().numpy(),
             max_iter=_FOREVER,
             tol=0.0,
         )

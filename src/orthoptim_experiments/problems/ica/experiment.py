@@ -11,7 +11,7 @@ from orthoptim_experiments.problems.ica.contenders import PEERS
 from orthoptim_experiments.problems.ica.problem import Unmixing
 from orthoptim_experiments.problems.solvers.claims import ahead
 from orthoptim_experiments.problems.solvers.contenders import OURS, installed
-from orthoptim_experiments.problems.stepwise import limit_threads
+from orthoptim_experiments.problems.stepwise import limit_threads, searches
 
 _NORM = "gradient_norm"
 
@@ -76,7 +76,7 @@ Picard-O, from the same start. Evaluations are points at which the contrast or i
 
     def problem(self, config: Config, method: str, seed: int) -> Unmixing:
         """See :meth:`Experiment.problem`."""
-        return Unmixing(config, seed, method.partition(":")[0].endswith("-search"))
+        return Unmixing(config, seed, searches(method))
 
     def target(self, config: Config) -> Target | None:
         """See :meth:`Experiment.target`."""

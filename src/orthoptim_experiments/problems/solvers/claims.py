@@ -1,4 +1,4 @@
-"""What is claimed about solvers, by times and evaluations to a target, paired by seed; and the tables of both pages."""
+"""What is claimed about solvers, by times and evaluations to a target, paired by seed."""
 
 import math
 from collections.abc import Sequence
@@ -37,29 +37,3 @@ def mean(run: Run, method: str, target: Target, axis: str) -> float:
     """Geometric mean over seeds of what it takes to reach a target; inf unless all do."""
     reached = arrival(run.of(method), target, axis)
     return reached.estimate.mean if reached.estimate is not None and reached.all else math.inf
-
-
-def rows(run: Run, column: str, levels: Sequence[float]) -> list[str]:
-    """For each method a row of Markdown: iterations, evaluations and seconds to each level of a column."""
-    clock = clock_of(run.config)
-    lines = []
-    for method in run.methods:
-        cells = [method]
-        for level in levels:
-            target = Target(column, level)
-            cells += [
-                _cell(mean(run, method, target, axis), spec)
-                for axis, spec in (("step", ".0f"), ("evaluations", ".0f"), (clock, ".2f"))
-            ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def _cell(value: float, spec: str) -> str:
-    return f"{value:{spec}}" if math.isfinite(value) else "–"
-
-
-def table(run: Run, column: str, levels: Sequence[float]) -> str:
-    """The table of a page: geometric means over seeds; a dash where a seed does not get there."""
-    heads = [f"{what} to {level:.0e}" for level in levels for what in ("iterations", "evaluations", "seconds")]
-    return "\n".join([f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|", *rows(run, column, levels)])

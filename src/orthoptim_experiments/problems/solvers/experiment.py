@@ -9,7 +9,7 @@ from orthoptim_experiments.harness.panels import Panel
 from orthoptim_experiments.problems.solvers.claims import ahead
 from orthoptim_experiments.problems.solvers.contenders import OURS, PEERS, installed
 from orthoptim_experiments.problems.solvers.problem import PROBLEMS, Solving
-from orthoptim_experiments.problems.stepwise import limit_threads
+from orthoptim_experiments.problems.stepwise import limit_threads, searches
 
 _GAP = "projected_gap"
 
@@ -103,4 +103,4 @@ which trust regions need; each takes about one product with the data.
         """See :meth:`Experiment.problem`."""
         kind = PROBLEMS[config["variant"]]
         problem = kind({**config, "variant": "paper"}, seed, config["dtype"])  # type: ignore[arg-type]
-        return Solving(problem, method.partition(":")[0].endswith("-search"))
+        return Solving(problem, searches(method))

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-import orthoptim as oo
-from orthoptim_experiments.harness.experiment import DTYPES, Config, Outcome, Problem
+from orthoptim_experiments.harness.experiment import DTYPES, Config, Outcome
 from orthoptim_experiments.problems.matrix import MatrixProblem, start
 from orthoptim_experiments.problems.pca.problem import PCAProblem
 from orthoptim_experiments.problems.procrustes.problem import ProcrustesProblem
-from orthoptim_experiments.problems.stepwise import ForeignSolver
+from orthoptim_experiments.problems.stepwise import SolverProblem
 
 COARSE = 1e-6
 """A gap on the way, at which there is a record."""
@@ -83,8 +82,8 @@ def hessian(problem: MatrixProblem, v: Tensor) -> Tensor:
     return problem.weights * (v @ problem.a)
 
 
-class Solving(Problem):
-    """A problem in one matrix that counts evaluations: points where f or ∇f was computed, and Hessian products.
+class Solving(SolverProblem):
+    """One of the problems above.
 
     Args:
         problem: the problem.
@@ -92,47 +91,26 @@ class Solving(Problem):
     """
 
     def __init__(self, problem: MatrixProblem, searches: bool) -> None:
-        self.problem, self.searches = problem, searches
-        self.budget = problem.budget
-        self.evaluations = 0
-        self.search: oo.LineSearch | None = None
+        super().__init__(problem.x, searches)
+        self.problem, self.budget = problem, problem.budget
         self._coarse = [False, False]  # whether the gap was reached before, and is now
 
-    def parameters(self) -> list[Tensor]:
-        """The matrix."""
-        return self.problem.parameters()
+    def differentiate(self) -> None:
+        """See :meth:`SolverProblem.differentiate`."""
+        self.problem.differentiate()
+
+    def value(self) -> float:
+        """See :meth:`SolverProblem.value`."""
+        return self.problem.value()
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """See :meth:`Problem.begin`."""
-        super().begin(optimizer)
         self.problem.begin(optimizer)
-        if isinstance(optimizer, ForeignSolver):
-            optimizer.attach(self)
-            return
-        self.evaluations = 1
-        if not self.searches:
-            return
-        assert isinstance(optimizer, oo.Orthoptimizer)
-        self.search = oo.LineSearch(optimizer)
-        self.evaluations = 0  # it evaluates the start itself
-
-    def closure(self) -> float:
-        """Value and gradient."""
-        self.problem.differentiate()
-        self.evaluations += 1
-        return self.problem.value()
+        super().begin(optimizer)
 
     def advance(self) -> None:
         """See :meth:`Problem.advance`."""
-        if isinstance(self.optimizer, ForeignSolver):
-            self.optimizer.step()
-        elif self.search is not None:
-            self.search.step(self.closure)
-        else:
-            self.optimizer.step()
-            self.problem.differentiate()
-            self.evaluations += 1
-        self.step += 1
+        super().advance()
         self.problem.step = self.step
 
     def due(self) -> bool:
@@ -143,29 +121,12 @@ class Solving(Problem):
         """That of the problem, and the number of evaluations."""
         return {**self.problem.evaluate(), "evaluations": self.evaluations}
 
-    def outcome(self) -> Outcome | None:
-        """See :meth:`Problem.outcome`."""
+    def reached(self) -> Outcome | None:
+        """See :meth:`SolverProblem.reached`."""
         self._coarse = [any(self._coarse), self.problem.gap(self.problem.value()) < COARSE]
-        outcome = self.problem.outcome()
-        if isinstance(self.optimizer, ForeignSolver):
-            if outcome is None and self.optimizer.finished:
-                outcome = Outcome("budget", f"the solver stopped by itself after {self.step} steps")
-            if outcome is not None:
-                self.optimizer.abandon()
-        return outcome
-
-    def state_dict(self) -> dict[str, Any]:
-        """See :meth:`Problem.state_dict`."""
-        search = {} if self.search is None else self.search.state_dict()
-        return {"problem": self.problem.state_dict(), "evaluations": self.evaluations, "search": search}
+        return self.problem.outcome()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See :meth:`Problem.load_state_dict`; a solver with a loop of its own does it all again."""
-        if isinstance(self.optimizer, ForeignSolver):
-            while self.step < state["problem"]["step"]:
-                self.advance()
-            return
-        self.problem.load_state_dict(state["problem"])
-        self.step, self.evaluations = self.problem.step, state["evaluations"]
-        if self.search is not None:
-            self.search.load_state_dict(state["search"])
+        """See :meth:`Problem.load_state_dict`."""
+        super().load_state_dict(state)
+        self.problem.step = self.step

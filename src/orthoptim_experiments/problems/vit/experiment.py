@@ -16,9 +16,11 @@ OPTIONS: dict[str, Options] = {
     "Landing": {"lr": 0.001, "base": "SGD", "momentum": 0.1},
     "LandingPC": {"lr": 0.01},
     "SLPG": {"lr": 0.01},
+    "POGO-VAdam": {"lr": 0.1},
+    "StiefelMuon": {"lr": 0.02},
     "Adam": {"lr": 5e-4},
 }
-"""The options of each method, from the paper's appendix D."""
+"""The options of each method, from the paper's appendix D; it has neither POGO-VAdam nor StiefelMuon."""
 
 LAPTOP_LR = 0.1
 """The learning rate of gradient methods at laptop scale. With the paper's, from 0.001 to 0.1, the matrices of some

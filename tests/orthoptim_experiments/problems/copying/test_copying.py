@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import orthoptim as oo
-from orthoptim_experiments.harness.experiment import configuration
 from orthoptim_experiments.harness.methods import find
 from orthoptim_experiments.problems.copying import timing
 from orthoptim_experiments.problems.copying.contenders import NETWORKS
@@ -14,15 +13,9 @@ from orthoptim_experiments.problems.copying.data import BLANK, COPIED, MARKER, C
 from orthoptim_experiments.problems.copying.experiment import CopyingExperiment
 from orthoptim_experiments.problems.copying.model import Recurrence, initial
 from orthoptim_experiments.problems.copying.recurrence import modrelu, recur
+from tests.orthoptim_experiments.helpers import begin, whole_and_resumed
 
 EXPERIMENT = CopyingExperiment()
-
-
-def begin(config, method, seed=0):
-    torch.manual_seed(seed)
-    problem = EXPERIMENT.problem(config, method, seed)
-    problem.begin(find(method).build(problem.parameters(), EXPERIMENT.methods(config)[method]))
-    return problem
 
 
 def step_by_step(driven, weight, bias):
@@ -85,25 +78,17 @@ def test_digits_of_a_sweep_are_neither_tested_nor_trained_on():
 @pytest.mark.parametrize("variant", EXPERIMENT.variants)
 @pytest.mark.parametrize("method", [name for name in NETWORKS if find(name).installed])
 def test_every_contender_trains_resumes_and_stays_orthogonal(variant, method):
-    config = configuration(EXPERIMENT, "tiny", variant=variant)
-    whole, first, second = (begin(config, method) for _ in range(3))
-    start = [param.detach().clone() for param in whole.parameters()]
-    while whole.outcome() is None:
-        whole.advance()
+    start = [param.detach().clone() for param in begin(EXPERIMENT, method, variant=variant).parameters()]
+    whole, resumed = whole_and_resumed(EXPERIMENT, method, 6, variant=variant)
     assert not any(torch.equal(one, two) for one, two in zip(start, whole.parameters(), strict=True))
-    for _ in range(3):
-        first.advance()
-    second.load_state_dict(first.state_dict())
-    while second.outcome() is None:
-        second.advance()
+    assert whole.outcome().status == "budget"
     values = whole.evaluate()
-    assert values == second.evaluate()
+    assert values == resumed.evaluate()
     assert values.get("distance", 0) <= 0.75 * 0.2**4  # ¾ξ⁴ of a normalised step: POGO's rate is 0.2, and λ = ½
 
 
 def test_real_networks_begin_with_the_same_outputs():
-    config = configuration(EXPERIMENT, "tiny", variant="copying")
-    losses = [begin(config, name).evaluate()["loss"] for name in ("POGO", "exp-Adam", "cayley-Adam")]
+    losses = [begin(EXPERIMENT, name).evaluate()["loss"] for name in ("POGO", "exp-Adam", "cayley-Adam")]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
 
 

@@ -3,18 +3,11 @@
 import pytest
 import torch
 
-from orthoptim_experiments.harness.experiment import configuration
-from orthoptim_experiments.harness.methods import find
 from orthoptim_experiments.problems.experts.experiment import ExpertExperiment
 from orthoptim_experiments.problems.experts.model import Experts
+from tests.orthoptim_experiments.helpers import begin, whole_and_resumed
 
 EXPERIMENT = ExpertExperiment()
-
-
-def begin(config, method):
-    problem = EXPERIMENT.problem(config, method, 0)
-    problem.begin(find(method).build(problem.parameters(), EXPERIMENT.methods(config)[method]))
-    return problem
 
 
 def test_every_expert_answers_the_rows_it_chooses():
@@ -32,17 +25,9 @@ def test_every_expert_answers_the_rows_it_chooses():
 
 @pytest.mark.parametrize("method", EXPERIMENT.methods({}))
 def test_every_contender_trains_and_resumes(method):
-    config = configuration(EXPERIMENT, "tiny")
-    whole, first, second = (begin(config, method) for _ in range(3))
-    before = whole.evaluate()
-    while whole.outcome() is None:
-        whole.advance()
-    for _ in range(3):
-        first.advance()
-    second.load_state_dict(first.state_dict())
-    while second.outcome() is None:
-        second.advance()
+    before = begin(EXPERIMENT, method).evaluate()
+    whole, resumed = whole_and_resumed(EXPERIMENT, method, 6)
     values = whole.evaluate()
-    assert values == second.evaluate()
+    assert values == resumed.evaluate()
     assert values["loss"] < before["loss"]
     assert (values["max_distance"] < 1e-2) == (method != "Adam")

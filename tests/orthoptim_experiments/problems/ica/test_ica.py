@@ -3,28 +3,17 @@
 import pytest
 import torch
 
-from orthoptim_experiments.harness.experiment import configuration
-from orthoptim_experiments.harness.methods import find
 from orthoptim_experiments.problems.ica.data import amari, mixture
 from orthoptim_experiments.problems.ica.experiment import ICA
+from tests.orthoptim_experiments.helpers import begin, whole_and_resumed
 
 EXPERIMENT = ICA()
 
 
-def begin(method, variant="digits"):
-    if variant == "pictures":
-        pytest.importorskip("sklearn")
-    if not find(method).installed:
-        pytest.skip(f"{find(method).peer} is not installed")
-    config = configuration(EXPERIMENT, "tiny", variant=variant)
-    problem = EXPERIMENT.problem(config, method, 0)
-    problem.begin(find(method).build(problem.parameters(), EXPERIMENT.methods(config)[method]))
-    return problem
-
-
 @pytest.mark.parametrize("method", EXPERIMENT.methods({}))
 def test_every_contender_finds_a_stationary_point_and_separates(method):
-    problem = begin(method, "pictures")
+    pytest.importorskip("sklearn")
+    problem = begin(EXPERIMENT, method, variant="pictures")
     before = problem.evaluate()
     while problem.outcome() is None:
         problem.advance()
@@ -46,27 +35,19 @@ def test_signals_are_white(variant):
 
 
 def test_the_gradient_is_the_derivative():
-    problem = begin("POGO-BB")
-    w, v = problem.w.detach().clone(), torch.randn(4, 4, dtype=torch.float64)
-    grad = problem.w.grad.clone()
+    problem = begin(EXPERIMENT, "POGO-BB")
+    w, v = problem.x.detach().clone(), torch.randn(4, 4, dtype=torch.float64)
+    grad = problem.x.grad.clone()
     values = []
     for sign in (-1, 1):
-        problem.w.data.copy_(w + sign * 1e-5 * v)
+        problem.x.data.copy_(w + sign * 1e-5 * v)
         values.append(problem.closure())
     assert (values[1] - values[0]) / 2e-5 == pytest.approx(float((grad * v).sum()), rel=1e-6)
 
 
 @pytest.mark.parametrize("method", ["POGO-BB", "POGO-LBFGS-search", "Picard"])
 def test_a_trial_resumes_to_the_same_values(method):
-    whole, first, second = (begin(method) for _ in range(3))
-    for _ in range(6):
-        whole.advance()
-    for _ in range(3):
-        first.advance()
-    second.load_state_dict(first.state_dict())
-    for _ in range(3):
-        second.advance()
-    one, two = whole.evaluate(), second.evaluate()
+    one, two = (problem.evaluate() for problem in whole_and_resumed(EXPERIMENT, method, 6))
     assert abs(two.pop("evaluations") - one.pop("evaluations")) <= 1
     assert one == two
 

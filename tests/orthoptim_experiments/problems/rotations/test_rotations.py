@@ -5,21 +5,19 @@ import torch
 
 import orthoptim as oo
 from orthoptim_experiments.harness.claims import difference
-from orthoptim_experiments.harness.experiment import configuration
-from orthoptim_experiments.harness.methods import find
 from orthoptim_experiments.harness.records import Run, Trial
 from orthoptim_experiments.problems.rotations import text
 from orthoptim_experiments.problems.rotations.experiment import LEARNED, RotationExperiment
 from orthoptim_experiments.problems.rotations.model import LanguageModel, Rotations, Sizes, quantize
 from orthoptim_experiments.problems.rotations.training import FIXED
+from tests.orthoptim_experiments.helpers import begin, whole_and_resumed
 
 EXPERIMENT = RotationExperiment()
 
 
 @pytest.fixture
-def config(monkeypatch, tmp_path_factory):
+def _models(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("ORTHOPTIM_DATA", str(tmp_path_factory.getbasetemp() / "models"))
-    return configuration(EXPERIMENT, "tiny")
 
 
 def test_rotations_change_nothing_without_rounding():
@@ -61,12 +59,11 @@ def test_a_sweep_sees_neither_the_test_text_nor_what_it_learns_from():
     assert EXPERIMENT.sweep_sizes({}) == {"validation": True}
 
 
+@pytest.mark.usefixtures("_models")
 @pytest.mark.parametrize("method", [*FIXED, *LEARNED])
-def test_every_contender_runs_and_learners_move(config, method):
-    options = EXPERIMENT.methods(config)[method]
-    problem = EXPERIMENT.problem(config, method, 0)
+def test_every_contender_runs_and_learners_move(method):
+    problem = begin(EXPERIMENT, method)
     start = problem.stream.detach().clone()
-    problem.begin(find(method).build(problem.parameters(), options))
     while problem.outcome() is None:
         problem.advance()
     values = problem.evaluate()
@@ -76,23 +73,11 @@ def test_every_contender_runs_and_learners_move(config, method):
     assert values["determinant"] == pytest.approx(1, abs=0.05)
 
 
-def test_a_trial_resumes_to_the_same_bits(config):
-    def begin():
-        problem = EXPERIMENT.problem(config, "POGO", 3)
-        problem.begin(find("POGO").build(problem.parameters(), EXPERIMENT.methods(config)["POGO"]))
-        return problem
-
-    whole, first = begin(), begin()
-    for _ in range(4):
-        whole.advance()
-    for _ in range(2):
-        first.advance()
-    second = begin()
-    second.load_state_dict(first.state_dict())
-    for _ in range(2):
-        second.advance()
-    assert torch.equal(whole.stream, second.stream)
-    assert torch.equal(whole.values, second.values)
+@pytest.mark.usefixtures("_models")
+def test_a_trial_resumes_to_the_same_bits():
+    whole, resumed = whole_and_resumed(EXPERIMENT, "POGO", 4)
+    assert torch.equal(whole.stream, resumed.stream)
+    assert torch.equal(whole.values, resumed.values)
 
 
 def test_paired_differences_have_students_interval():

@@ -3,27 +3,18 @@
 import pytest
 import torch
 
-from orthoptim_experiments.harness.experiment import configuration
-from orthoptim_experiments.harness.methods import find
 from orthoptim_experiments.problems.solvers.experiment import Solvers
 from orthoptim_experiments.problems.solvers.problem import hessian
+from tests.orthoptim_experiments.helpers import begin, whole_and_resumed
 
 EXPERIMENT = Solvers()
-
-
-def begin(method, variant="pca", **sizes):
-    if not find(method).installed:
-        pytest.skip(f"{find(method).peer} is not installed")
-    config = configuration(EXPERIMENT, "tiny", variant=variant, sizes={"p": 6, "n": 8, "side": 3, **sizes})
-    problem = EXPERIMENT.problem(config, method, 0)
-    problem.begin(find(method).build(problem.parameters(), EXPERIMENT.methods(config)[method]))
-    return problem
+SIZES = {"p": 6, "n": 8, "side": 3}
 
 
 @pytest.mark.parametrize("variant", EXPERIMENT.variants)
 @pytest.mark.parametrize("method", EXPERIMENT.methods({}))
 def test_every_contender_reaches_ten_digits(method, variant):
-    problem = begin(method, variant)
+    problem = begin(EXPERIMENT, method, variant=variant, sizes=SIZES)
     while problem.outcome() is None:
         problem.advance()
     values = problem.evaluate()
@@ -35,7 +26,7 @@ def test_every_contender_reaches_ten_digits(method, variant):
 
 @pytest.mark.parametrize("variant", EXPERIMENT.variants)
 def test_gradients_and_hessians_are_derivatives(variant):
-    solving = begin("POGO-BB", variant)
+    solving = begin(EXPERIMENT, "POGO-BB", variant=variant, sizes=SIZES)
     problem = solving.problem
     x = problem.x.detach().clone()
     v = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
@@ -52,21 +43,13 @@ def test_gradients_and_hessians_are_derivatives(variant):
 
 @pytest.mark.parametrize("method", ["POGO-LBFGS-search", "POGO-CG", "pymanopt-CG", "pymanopt-TR"])
 def test_a_trial_resumes_to_the_same_values(method):
-    whole, first, second = (begin(method) for _ in range(3))
-    for _ in range(6):
-        whole.advance()
-    for _ in range(3):
-        first.advance()
-    second.load_state_dict(first.state_dict())
-    for _ in range(3):
-        second.advance()
-    one, two = whole.evaluate(), second.evaluate()
+    one, two = (problem.evaluate() for problem in whole_and_resumed(EXPERIMENT, method, 6, sizes=SIZES))
     assert two.pop("evaluations") - one.pop("evaluations") in (0, 1)  # a search evaluates its point again
     assert one == two
 
 
 def test_an_error_of_a_solver_is_that_of_its_step():
-    problem = begin("pymanopt-CG")
+    problem = begin(EXPERIMENT, "pymanopt-CG", sizes=SIZES)
     problem.problem.differentiate = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         problem.advance()
