@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from orthoptim import pointwise
 from orthoptim.engine.moves import gathered, scatter_
 from orthoptim.engine.rule import UpdateRule
+from orthoptim.parts import Part
 from orthoptim.stiefel.batches import is_gpu
 from orthoptim.tensors import has_values
-from orthoptim.views import Part
 
 _ALIGNMENT = 64
 """Bytes: torch allocates so on a CPU."""

@@ -15,9 +15,9 @@ from orthoptim.engine.kernels.launch import launch
 from orthoptim.engine.kernels.table import AddressTable, Members
 from orthoptim.engine.plan import Bucket
 from orthoptim.engine.rule import UpdateRule
+from orthoptim.parts import Part
 from orthoptim.stiefel import policy
 from orthoptim.stiefel.policies import LONGEST
-from orthoptim.views import Part
 
 BLOCK = 128
 """How many tiny matrices a program steps: one for each lane of four warps."""
