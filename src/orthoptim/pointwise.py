@@ -38,7 +38,43 @@ _TYPES = {
     torch.bool: "tl.int1",
 }
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_SIGNS = {"mul": "*", "bitwise_and": "&", "logical_and": "&", "bitwise_or": "|", "logical_or": "|"}
+# bounds pass on what is not a number, as torch's do and the hardware's do not
+_LEAST = "tl.where(({0} < {1}) | ({0} != {0}), {0}, {1})"
+_MOST = "tl.where(({0} > {1}) | ({0} != {0}), {0}, {1})"
+_EXPRESSIONS = {
+    **{name: f"{{0}} {sign} {{1}}" for name, sign in _COMPARISONS.items()},
+    "_to_copy": "{0}",
+    "abs": "tl.abs({0})",
+    "add": "{0} + {1}",
+    "addcmul": "{0} + {value} * {1} * {2}",
+    "alias": "{0}",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_not": "{0} == 0",
+    "bitwise_or": "{0} | {1}",
+    "clamp_max": _LEAST,
+    "clamp_min": _MOST,
+    "clone": "{0}",
+    "detach": "{0}",
+    "div": "{0} / {1}",
+    "expm1": "(tl.exp({0}.to(tl.float64)) - 1.0).to({type})",
+    "lerp": "{0} + {2} * ({1} - {0})",
+    "logical_and": "{0} & {1}",
+    "logical_not": "{0} == 0",
+    "logical_or": "{0} | {1}",
+    "maximum": _MOST,
+    "minimum": _LEAST,
+    "mul": "{0} * {1}",
+    "neg": "-{0}",
+    "reciprocal": "1.0 / {0}",
+    "rsqrt": "1.0 / {sqrt}({0})",
+    "rsub": "{1} - {0}",
+    "scalar_tensor": "tl.full([BLOCK], {0}, {type})",
+    "sqrt": "{sqrt}({0})",
+    "square": "{0} * {0}",
+    "sub": "{0} - {1}",
+    "where": "tl.where({0}, {1}, {2})",
+}
+"""Operations of aten in the words of Triton; {0}, {1} and {2} are their arguments."""
 
 
 class _Kernel(NamedTuple):
@@ -209,80 +245,26 @@ def _expression(node: Any, names: dict[Any, str]) -> str:
     if dtype not in _TYPES or any(arg.meta["val"].dtype not in _TYPES for arg in tensors):
         raise _NoTranslationError(f"{op} of {dtype}")
     words = [word(arg) for arg in node.args if not isinstance(arg, list | tuple)]
-    if op in ("add", "sub"):
-        sign = "+" if op == "add" else "-"
-        alpha = node.kwargs.get("alpha", 1)
-        return f"{words[0]} {sign} {words[1]}" if alpha == 1 else f"{words[0]} {sign} {alpha!r} * {words[1]}"
-    if op in _COMPARISONS:
-        return f"{words[0]} {_COMPARISONS[op]} {words[1]}"
-    if op in _SIGNS:
-        return f"{words[0]} {_SIGNS[op]} {words[1]}"
-    if op in ("minimum", "maximum", "clamp", "clamp_min", "clamp_max"):
-        return _bounded(op, words)
-    if op == "pow":
-        return _power(words[0], node.args[1])
     if op == "where":
-        condition = names[node.args[0]]
-        return f"tl.where({condition}, {', '.join(map(word, node.args[1:]))})"
-    single = {
-        "_to_copy": "{0}",
-        "alias": "{0}",
-        "detach": "{0}",
-        "clone": "{0}",
-        "abs": "tl.abs({0})",
-        "addcmul": "{0} + {value} * {1} * {2}",
-        "bitwise_not": "{0} == 0",
-        "logical_not": "{0} == 0",
-        "div": "tl.div_rn({0}, {1})" if inner is torch.float32 else "{0} / {1}",
-        "expm1": "(tl.exp({0}.to(tl.float64)) - 1.0).to({type})",
-        "lerp": "{0} + {2} * ({1} - {0})",
-        "neg": "-{0}",
-        "reciprocal": "1.0 / {0}",
-        "rsqrt": "1.0 / {sqrt}({0})",
-        "rsub": "{1} - {0}",
-        "scalar_tensor": "tl.full([BLOCK], {0}, {type})",
-        "sqrt": "{sqrt}({0})",
-        "square": "{0} * {0}",
-    }
-    if op not in single or (op in ("addcmul", "lerp") and len(words) < 3):
+        words[0] = names[node.args[0]]
+    if op == "clamp":
+        low, high = (*words[1:], "None")[:2]
+        value = words[0] if low == "None" else _MOST.format(words[0], low)
+        return value if high == "None" else _LEAST.format(f"({value})", high)
+    if op == "pow" and node.args[1] in (2, 3, 4):
+        return " * ".join([words[0]] * int(node.args[1]))
+    if op not in _EXPRESSIONS or (op in ("addcmul", "lerp") and len(words) < 3):
         raise _NoTranslationError(op)
-    if op == "div" and "div_rn" in single[op]:  # which takes no numbers
-        words = [f"tl.full([BLOCK], {each}, tl.float32)" if _is_number(each) else each for each in words]
+    expression = _EXPRESSIONS[op]
+    if "alpha" in node.kwargs:  # of add and sub
+        words[1] = f"{node.kwargs['alpha']!r} * {words[1]}"
+    if op == "div" and inner is torch.float32:  # rounded as torch's; it takes no numbers
+        expression = "tl.div_rn({0}, {1})"
+        words = [each if each.startswith("v") else f"tl.full([BLOCK], {each}, tl.float32)" for each in words]
     sqrt = "tl.sqrt_rn" if inner is torch.float32 else "tl.sqrt"
-    value = node.kwargs.get("value", 1)
-    return single[op].format(*words, type=_TYPES[dtype], sqrt=sqrt, value=value)
-
-
-def _is_number(word: str) -> bool:
-    return not word.startswith("v")
+    return expression.format(*words, type=_TYPES[dtype], sqrt=sqrt, value=node.kwargs.get("value", 1))
 
 
 def _number(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    return repr(value)
-
-
-def _bounded(op: str, words: list[str]) -> str:
-    """Bounds that pass on what is not a number, as torch's do and the hardware's do not."""
-
-    def least(a: str, b: str) -> str:
-        return f"tl.where(({a} < {b}) | ({a} != {a}), {a}, {b})"
-
-    def most(a: str, b: str) -> str:
-        return f"tl.where(({a} > {b}) | ({a} != {a}), {a}, {b})"
-
-    value, *bounds = words
-    if op == "clamp":
-        low, high = (*bounds, "None")[:2]
-        value = value if low == "None" else most(value, low)
-        return value if high == "None" else least(f"({value})", high)
-    return least(value, bounds[0]) if op in ("minimum", "clamp_max") else most(value, bounds[0])
-
-
-def _power(word: str, exponent: Any) -> str:
-    if exponent not in (2, 3, 4):
-        raise _NoTranslationError(f"pow {exponent}")
-    return " * ".join([word] * int(exponent))
+    is_special = isinstance(value, float) and not math.isfinite(value)
+    return f'float("{value}")' if is_special else repr(value)
