@@ -18,9 +18,9 @@ from orthoptim.distributed.handshake import Peers, StepCheck, meshes, peers_of
 from orthoptim.distributed.layout import Layout, local_view
 from orthoptim.distributed.state import init_state
 from orthoptim.distributed.strategies import Kept, choose, step_bucket
-from orthoptim.engine.blocks import has_address, together
+from orthoptim.engine.buckets import together
 from orthoptim.engine.naming import names_of, parameter_name
-from orthoptim.engine.plan import same_tensors
+from orthoptim.engine.plan import has_address, same_tensors
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import newest, rescaled
 from orthoptim.precision import full_precision

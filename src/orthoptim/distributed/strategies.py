@@ -47,8 +47,9 @@ from orthoptim.distributed.collectives import (
 )
 from orthoptim.distributed.layout import Layout
 from orthoptim.engine.rule import Update, UpdateRule
-from orthoptim.engine.step import BlockStep, where
+from orthoptim.engine.step import BlockStep, counts
 from orthoptim.stiefel import can_look, flatten
+from orthoptim.stiefel.batches import where
 from orthoptim.stiefel.cost_model import block_size
 
 
@@ -228,7 +229,7 @@ def _by_columns(
     rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket, x: Tensor, g: Tensor
 ) -> Generator[Request, Answer, tuple[Update, State, Tensor]]:
     """Step columns: the update, the new state of each matrix, and which matrices are finite."""
-    direction = Direction(g, known=False)
+    direction = Direction(g, normalized=rule.base.normalized, known=False)
     t = _step_number(pieces.state, pieces.lr)
     steps = flatten(rule.method.update(x, direction, pieces.lr, {}, t, {**rule.group, "form": bucket.form}))
     requested = next(steps)
@@ -252,8 +253,8 @@ def _by_columns(
     if probe is None:
         (probe,) = yield AllReduce([update.x.sum((-2, -1))], stage)
     finite = torch.isfinite(total + probe)
-    counts = {name: pieces.state[name] + more for name, more in update.counts(finite).items()}
-    return update, {**fresh, **counts}, finite
+    counted = {name: pieces.state[name] + more for name, more in counts(update, finite).items()}
+    return update, {**fresh, **counted}, finite
 
 
 def _scale(rule: UpdateRule, statistic: list[Tensor], pieces: Pieces) -> tuple[Tensor | None, State]:
@@ -288,7 +289,7 @@ def _step_whole(rule: UpdateRule, pieces: Pieces, form: str) -> Result:
         if not pieces.advanced:
             results.append(step.compute(x[block], g, state, lr))
             continue
-        direction = Direction(g, None if scale is None else scale[block])
+        direction = Direction(g, None if scale is None else scale[block], rule.base.normalized)
         new = {name: value[block] for name, value in fresh.items()}
         results.append(step.descend(x[block], direction, new, state, _step_number(state, lr), lr))
     if len(results) == 1:

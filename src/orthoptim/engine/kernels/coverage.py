@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import SGD, VAdam
-from orthoptim.engine.buckets import Bucket
 from orthoptim.engine.kernels.step import KernelStep, members_of
 from orthoptim.engine.kernels.table import Members, describable
+from orthoptim.engine.plan import Bucket
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.stiefel.cost_model import TINY
+from orthoptim.stiefel.batches import TINY
 from orthoptim.views import View
 
 LANDINGS = ("safe", "strict", "half", "newton-schulz")
