@@ -24,8 +24,10 @@ _LAPTOP = {**_TINY, "delay": 100, "units": 64, "batch": 20, "test_batch": 50, "s
 
 
 RATES: dict[str, dict[str, float]] = {
-    "copying": dict.fromkeys(NETWORKS, 2e-3) | {"POGO": 0.2, "POGO-Adam": 4e-3, "POGO-complex": 0.05, "LSTM": 4e-3},
-    "digits": dict.fromkeys(NETWORKS, 2e-3) | {"POGO": 0.2, "POGO-Adam": 4e-3, "POGO-complex": 0.05, "LSTM": 4e-3},
+    "copying": dict.fromkeys(NETWORKS, 2e-3)
+    | {"POGO": 0.2, "POGO-Adam": 4e-3, "POGO-complex": 0.05, "POGO-Adam-complex": 4e-3, "LSTM": 4e-3},
+    "digits": dict.fromkeys(NETWORKS, 2e-3)
+    | {"POGO": 0.2, "POGO-Adam": 4e-3, "POGO-complex": 0.05, "POGO-Adam-complex": 4e-3, "LSTM": 4e-3},
 }
 
 
