@@ -26,8 +26,9 @@ _LAPTOP = {**_TINY, "delay": 100, "units": 64, "batch": 20, "test_batch": 50, "s
 RATES: dict[str, dict[str, float]] = {
     "copying": dict.fromkeys(NETWORKS, 2e-3)
     | {"POGO": 0.2, "POGO-Adam": 4e-3, "POGO-complex": 0.05, "POGO-Adam-complex": 4e-3, "LSTM": 4e-3},
-    "digits": dict.fromkeys(NETWORKS, 2e-3)
-    | {"POGO": 0.2, "POGO-Adam": 4e-3, "POGO-complex": 0.05, "POGO-Adam-complex": 4e-3, "LSTM": 4e-3},
+    "digits": dict.fromkeys(NETWORKS, 1.25e-4)
+    | {"POGO": 0.0125, "POGO-Adam": 2.5e-4, "cayley-Adam": 5e-4}
+    | {"POGO-complex": 0.003, "POGO-Adam-complex": 2.5e-4, "LSTM": 0.016},
 }
 
 
@@ -73,7 +74,7 @@ A network that remembers nothing has a loss of 10 log 8 / (T + 20); `excess` is 
     columns = ("loss", "accuracy", "distance", "processor_time")
 
     def methods(self, config: Config) -> dict[str, Options]:
-        """The best of three rates each on seed 1000: see docs/guides/recurrent.md."""
+        """The best of three (digits: four) rates each on seed 1000: see docs/guides/recurrent.md."""
         return {name: {"lr": rate} for name, rate in RATES[config.get("variant", "copying")].items()}
 
     def problem(self, config: Config, method: str, seed: int) -> RecurrentTraining:
