@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orthoptim
-from orthoptim.base.base import Base, bias_correction
+from orthoptim.base.base import Base
+from orthoptim.base.vadam import bias_correction
 from tests.strategies import eps
 
 NAN, INF = math.nan, math.inf
@@ -71,6 +72,7 @@ def test_a_bad_hyperparameter_is_refused(name, options, message):
 
 def test_numbers_of_other_kinds_are_numbers():
     orthoptim.VAdam(betas=[0, np.float32(0.5)], eps=np.float64(1e-8))
+    orthoptim.Muon(momentum=1)
     orthoptim.SGD(momentum=np.float32(0.5), dampening=-1, nesterov=0)
     orthoptim.Muon(steps=np.int64(3), nesterov=1)
 

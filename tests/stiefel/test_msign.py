@@ -108,3 +108,11 @@ def test_the_bound_of_the_largest_singular_value_is_tight(dtype):
         assert 1 < ratio <= most * (1 + 1e-5)
         torch.testing.assert_close(a, t @ t.mH / bound[:, None, None] ** 2)
         torch.testing.assert_close(square, a @ a)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0])
+def test_the_sign_of_a_skew_matrix_does_not_depend_on_its_size(size):
+    k = gaussian((1, 6, 6), torch.float64, 0)
+    k = k - k.mT
+    left, _, right = torch.linalg.svd(k)
+    torch.testing.assert_close(msign.msign_skew(size * k, quintics("polar-express", 8), False), left @ right)

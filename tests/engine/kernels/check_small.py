@@ -32,9 +32,10 @@ def test_shapes_against_the_formulas(p, n, base, dtype):
     check_against_reference([orthonormal(2, p, n, dtype=dtype)], base, "safe")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("p", "n"), [(17, 40), (32, 33)])
-def test_more_rows_against_the_formulas(p, n):
-    check_against_reference([orthonormal(1, p, n)], oo.VAdam(), "safe")
+def test_more_rows_against_the_formulas(p, n, dtype):
+    check_against_reference([orthonormal(1, p, n, dtype=dtype)], oo.VAdam(), "safe")
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ def test_more_rows_against_the_formulas(p, n):
         (3, 2100, torch.complex64, "strict"),
         (2, 6200, torch.complex64, "half"),
         (32, 1537, torch.float32, "strict"),
+        (24, 1100, torch.complex64, "strict"),
     ],
 )
 def test_long_rows_against_the_formulas(p, n, dtype, landing, monkeypatch):
@@ -151,6 +153,7 @@ def test_every_combination(p, n, base, landing, dtype):
 @pytest.mark.soak
 @pytest.mark.parametrize(("p", "n"), [(17, 17), (24, 100), (32, 32), (32, 2000), (20, 10_000)])
 @pytest.mark.parametrize("landing", ["safe", "strict"])
-def test_narrow_tiles_of_many_rows(p, n, landing, monkeypatch):
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_narrow_tiles_of_many_rows(p, n, landing, dtype, monkeypatch):
     monkeypatch.setattr(reference, "relative_gradient", relative_gradient)
-    check_against_reference([orthonormal(p, n)], oo.VAdam(), landing)
+    check_against_reference([orthonormal(p, n, dtype=dtype)], oo.VAdam(), landing)

@@ -100,6 +100,12 @@ MORE = {
         direct_step,
         constants(16, 256, is_complex=True, vadam=False, landing="strict"),
     ),
+    "direct 32×256 complex": (direct_step, constants(32, 256, is_complex=True)),
+    "direct 32×256 complex strict SGD": (
+        direct_step,
+        constants(32, 256, is_complex=True, vadam=False, landing="strict"),
+    ),
+    "direct 32×256 complex half": (direct_step, constants(32, 256, is_complex=True, landing="half")),
     "direct 32×256 strict": (direct_step, constants(32, 256, landing="strict")),
     "direct 32×256 SGD bfloat16": (direct_step, constants(32, 256, vadam=False, stored=tl.bfloat16)),
     "gram sums 32×10⁴": (gram_sums, constants(32, 10_000)),

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import SGD, VAdam
-from orthoptim.engine.buckets import Bucket
 from orthoptim.engine.kernels.step import KernelStep, members_of
 from orthoptim.engine.kernels.table import Members, describable
+from orthoptim.engine.plan import Bucket
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.stiefel.cost_model import TINY
+from orthoptim.stiefel.batches import TINY
 from orthoptim.views import View
 
 LANDINGS = ("safe", "strict", "half", "newton-schulz")
@@ -21,8 +21,8 @@ LANDINGS = ("safe", "strict", "half", "newton-schulz")
 MOST_ROWS = 32
 """The largest p whose p×p products fit into the registers."""
 
-MOST_COMPLEX_ROWS = 16
-"""The same for complex matrices: the products of two planes of 32×32 do not fit into the registers."""
+MOST_COMPLEX_ROWS_OF_GRAM = 16
+"""The same for complex matrices in the form gram, which has more of these products alive at a time."""
 
 MOST_COLUMNS = 1 << 16
 """The largest n that one program works through."""
@@ -63,9 +63,8 @@ def kernel_name(bucket: Bucket, stored: torch.dtype, normalized: bool) -> str | 
         return "tiny"
     if stored not in (torch.float32, torch.complex64, torch.bfloat16) or bucket.p > MOST_ROWS:
         return None
-    if bucket.dtype.is_complex and bucket.p > MOST_COMPLEX_ROWS:
-        return None
-    if normalized and 2 * bucket.p * bucket.n * bucket.dtype.itemsize > RESIDENT_BYTES:
+    gram_fits = not bucket.dtype.is_complex or bucket.p <= MOST_COMPLEX_ROWS_OF_GRAM
+    if normalized and gram_fits and 2 * bucket.p * bucket.n * bucket.dtype.itemsize > RESIDENT_BYTES:
         return "gram"
     return "direct" if bucket.n <= MOST_COLUMNS else None
 

@@ -8,16 +8,16 @@ import triton.language as tl
 
 
 @triton.jit
-def dot(a, b):
-    """The product of two planes."""
-    return tl.dot(a, b, input_precision="ieee")
+def dot(a, b, more=None):
+    """The product of two planes, and ``more``."""
+    return tl.dot(a, b, more, input_precision="ieee")
 
 
 @triton.jit
 def product(a, b, COMPLEX: tl.constexpr):
     """AB."""
     if COMPLEX:
-        return dot(a[0], b[0]) - dot(a[1], b[1]), dot(a[0], b[1]) + dot(a[1], b[0])
+        return dot(a[0], b[0], dot(-a[1], b[1])), dot(a[0], b[1], dot(a[1], b[0]))
     else:
         return (dot(a[0], b[0]),)
 
@@ -27,7 +27,7 @@ def product_adjoint(a, b, COMPLEX: tl.constexpr):
     """ABᴴ."""
     if COMPLEX:
         br, bi = tl.trans(b[0]), tl.trans(b[1])
-        return dot(a[0], br) + dot(a[1], bi), dot(a[1], br) - dot(a[0], bi)
+        return dot(a[0], br, dot(a[1], bi)), dot(a[1], br, dot(-a[0], bi))
     else:
         return (dot(a[0], tl.trans(b[0])),)
 
