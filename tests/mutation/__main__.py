@@ -53,7 +53,7 @@ TESTS = {
     "draws": ["stiefel/test_draws.py", "optim/test_methods.py"],
     "retractions": ["stiefel/test_retractions.py", "optim/test_methods.py"],
     "policies": ["stiefel/test_policies.py", "stiefel/test_steps.py", "optim/test_rescue.py"],
-    "steps": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py"],
+    "steps": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py", "engine/test_single.py"],
     "unrolled": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py"],
     "base": ["base/test_hyperparameters.py", "base/test_directions.py", "engine/test_state.py"],
     "bb": ["base/test_hyperparameters.py", "base/test_directions.py", "optim/test_bb.py"],
