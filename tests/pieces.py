@@ -5,10 +5,10 @@ from orthoptim.stiefel import Direction, flatten
 WIDTHS = (3, 0, 4)  # one of them empty, as a shard may be
 
 
-def in_pieces(function, x, g, scale=None, widths=WIDTHS):
+def in_pieces(function, x, g, scale=None, widths=WIDTHS, normalized=False):
     """What ``function(x, direction)`` returns for each piece; the factor of G becomes known with the first sums."""
     pieces = zip(x.split(widths, -1), g.split(widths, -1), strict=True)
-    directions = [(piece, Direction(part, known=False)) for piece, part in pieces]
+    directions = [(piece, Direction(part, normalized=normalized, known=False)) for piece, part in pieces]
     generators = [flatten(function(piece, direction)) for piece, direction in directions]
     partial, results = _send(generators, None)
     for _, direction in directions:

@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src/orthoptim"
 ORDER = [
     {"literals", "validation", "user_warnings", "atomic", "tensors", "pointwise", "precision"},
     {"stiefel"},
-    {"views", "base"},
+    {"parts", "views", "base"},
     {"engine"},
     {"distributed"},
     {"checkpoint", "convolutions", "groups", "functional", "averaging"},

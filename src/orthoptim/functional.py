@@ -14,11 +14,12 @@ from orthoptim.distributed import matrices as sharded
 from orthoptim.distributed.matrices import Matrices
 from orthoptim.groups import Patterns, check_views, match
 from orthoptim.literals import INITS, Init
+from orthoptim.parts import Scale, Side
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, check_values, compute_dtype, is_dtensor, real_dtype
 from orthoptim.user_warnings import warn_user
 from orthoptim.validation import check_choice
-from orthoptim.views import Scale, Side, View, ViewLike
+from orthoptim.views import View, ViewLike
 
 TensorT = TypeVar("TensorT", bound=Tensor)
 TensorOrModule = TypeVar("TensorOrModule", bound=Tensor | nn.Module)

@@ -2,9 +2,10 @@
 
 Between its products a step computes with one number per matrix: bias corrections, the length of a leap, whether it is
 clipped, whether it is finite. That is little work, but torch launches a kernel for each sign, about sixty in a step,
-and a launch takes a GPU as long as a small product. A function that is decorated with :func:`pointwise` is traced once
-for each kind of arguments and becomes one Triton kernel. Where there is no CUDA or ROCm device, no Triton, an operation
-without a translation, or a compiler that is at work already, the function is called as it is: it is also the oracle.
+and a launch takes a GPU as long as a small product. A function that is decorated with
+:func:`orthoptim.stiefel.batches.pointwise` is traced once for each kind of arguments and becomes one Triton kernel.
+Where there is no CUDA or ROCm device, no Triton, an operation without a translation, or a compiler that is at work
+already, the function is called as it is: it is also the oracle.
 
 Results agree up to rounding: Triton contracts products and sums.
 """
@@ -12,11 +13,10 @@ Results agree up to rounding: Triton contracts products and sums.
 import functools
 import importlib
 import importlib.util
-import itertools
 import linecache
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 DEVICES = {"cuda"}
@@ -39,7 +38,43 @@ _TYPES = {
     torch.bool: "tl.int1",
 }
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_SIGNS = {"mul": "*", "bitwise_and": "&", "logical_and": "&", "bitwise_or": "|", "logical_or": "|"}
+# bounds pass on what is not a number, as torch's do and the hardware's do not
+_LEAST = "tl.where(({0} < {1}) | ({0} != {0}), {0}, {1})"
+_MOST = "tl.where(({0} > {1}) | ({0} != {0}), {0}, {1})"
+_EXPRESSIONS = {
+    **{name: f"{{0}} {sign} {{1}}" for name, sign in _COMPARISONS.items()},
+    "_to_copy": "{0}",
+    "abs": "tl.abs({0})",
+    "add": "{0} + {1}",
+    "addcmul": "{0} + {value} * {1} * {2}",
+    "alias": "{0}",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_not": "{0} == 0",
+    "bitwise_or": "{0} | {1}",
+    "clamp_max": _LEAST,
+    "clamp_min": _MOST,
+    "clone": "{0}",
+    "detach": "{0}",
+    "div": "{0} / {1}",
+    "expm1": "(tl.exp({0}.to(tl.float64)) - 1.0).to({type})",
+    "lerp": "{0} + {2} * ({1} - {0})",
+    "logical_and": "{0} & {1}",
+    "logical_not": "{0} == 0",
+    "logical_or": "{0} | {1}",
+    "maximum": _MOST,
+    "minimum": _LEAST,
+    "mul": "{0} * {1}",
+    "neg": "-{0}",
+    "reciprocal": "1.0 / {0}",
+    "rsqrt": "1.0 / {sqrt}({0})",
+    "rsub": "{1} - {0}",
+    "scalar_tensor": "tl.full([BLOCK], {0}, {type})",
+    "sqrt": "{sqrt}({0})",
+    "square": "{0} * {0}",
+    "sub": "{0} - {1}",
+    "where": "tl.where({0}, {1}, {2})",
+}
+"""Operations of aten in the words of Triton; {0}, {1} and {2} are their arguments."""
 
 
 class _Kernel(NamedTuple):
@@ -69,73 +104,54 @@ _library.impl("pointwise", _launch, "CompositeExplicitAutograd")
 torch.library.register_fake("orthoptim::pointwise", lambda inputs, outputs, key: None, lib=_library)
 
 
-class Pointwise(Generic[P, T]):
-    """A function of tensors with a number for each matrix, (B,), or one for all.
+def compute(function: Callable[..., T], args: Sequence[Any], constants: Mapping[str, Any]) -> T:
+    """The values of a function, by a kernel where there is one.
 
     Args:
         function: takes tensors by position and constants by keyword, and returns tensors (B,). Pure, without branches
             that depend on values.
+        args: tensors with a number for each matrix, (B,), or one for all.
+        constants: by their names.
     """
+    key = _kernel_of(function, args, constants)
+    if key is None:
+        return function(*args, **constants)
+    batch = max(tensor.numel() for tensor in args)
+    outputs = [torch.empty(batch, dtype=dtype, device=args[0].device) for dtype in _kernels[key].dtypes]
+    torch.ops.orthoptim.pointwise(list(args), outputs, key)
+    result: T = tree_unflatten(outputs, _kernels[key].spec)
+    return result
 
-    def __init__(self, function: Callable[P, T]) -> None:
-        self.function = function
-        self._number = next(_numbers)  # which tells functions of one name apart
-        functools.update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The values of the function."""
-        first: Any = args[0]
-        if isinstance(first, float) or (first.is_cpu and "cpu" not in DEVICES) or torch.compiler.is_compiling():
-            return self.function(*args, **kwargs)
-        kernel = self._kernel(args, kwargs)
-        if kernel is None:
-            return self.function(*args, **kwargs)
-        batch = max(tensor.numel() for tensor in args if isinstance(tensor, Tensor))
-        device = next(tensor.device for tensor in args if isinstance(tensor, Tensor))
-        outputs = [torch.empty(batch, dtype=dtype, device=device) for dtype in _kernels[kernel].dtypes]
-        torch.ops.orthoptim.pointwise(list(args), outputs, kernel)
-        result: T = tree_unflatten(outputs, _kernels[kernel].spec)
-        return result
+def write_(outputs: Sequence[Tensor], function: Callable[..., Any], *args: Tensor, **constants: Any) -> None:
+    """Write the values of a function to these tensors, which may be among its arguments; see :func:`compute`."""
+    key = _kernel_of(function, args, constants)
+    if key is not None:
+        torch.ops.orthoptim.pointwise(list(args), list(outputs), key)
+        return
+    for output, value in zip(outputs, tree_flatten(function(*args, **constants))[0], strict=True):
+        output.copy_(value)
 
-    def into(self, outputs: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:
-        """Write the values of the function to these tensors, which may be among its arguments."""
-        kernel = self._kernel(args, kwargs)
-        if kernel is not None:
-            torch.ops.orthoptim.pointwise(list(args), list(outputs), kernel)
-            return
-        for output, value in zip(outputs, tree_flatten(self.function(*args, **kwargs))[0], strict=True):
-            output.copy_(value)
 
-    def _kernel(self, args: Any, constants: Any) -> str | None:
-        """The key of the kernel for arguments of this kind; None: there is none."""
-        if args[0].device.type not in DEVICES or _is_tracing or not has_triton():
-            return None
-        kinds = [(tensor.dtype, tensor.ndim) if isinstance(tensor, Tensor) else None for tensor in args]
-        key = f"{self.function.__qualname__} {self._number} {kinds} {sorted(constants.items())}"
-        if key not in _failed and key not in _kernels:
-            try:
-                _kernels[key] = _compile(functools.partial(self.function, **constants), args, len(_kernels))
-            except _NoTranslationError:
-                _failed.add(key)
-        return key if key in _kernels else None
+def _kernel_of(function: Callable[..., Any], args: Sequence[Any], constants: Mapping[str, Any]) -> str | None:
+    """The key of the kernel for arguments of this kind; None: there is none."""
+    if args[0].device.type not in DEVICES or _is_tracing or torch.compiler.is_compiling() or not has_triton():
+        return None
+    kinds = [(tensor.dtype, tensor.ndim) for tensor in args]
+    # functions of one name have one number each
+    number = _numbers.setdefault(function, len(_numbers))
+    key = f"{function.__qualname__} {number} {kinds} {sorted(constants.items())}"
+    if key not in _failed and key not in _kernels:
+        try:
+            _kernels[key] = _compile(functools.partial(function, **constants), args, len(_kernels))
+        except _NoTranslationError:
+            _failed.add(key)
+    return key if key in _kernels else None
 
 
 _failed: set[str] = set()
-_numbers = itertools.count()
+_numbers: dict[Callable[..., Any], int] = {}
 _is_tracing = False
-
-
-def pointwise(function: Callable[P, T]) -> Pointwise[P, T]:
-    """Make a function of numbers per matrix a single kernel on a GPU.
-
-    Example:
-        >>> @pointwise
-        ... def shorter(length: Tensor, *, most: float) -> Tensor:
-        ...     return length.clamp_max(most)
-        >>> shorter(torch.tensor([1.0, 3.0]), most=2.0)
-        tensor([1., 2.])
-    """
-    return Pointwise(function)
 
 
 @functools.cache
@@ -229,80 +245,26 @@ def _expression(node: Any, names: dict[Any, str]) -> str:
     if dtype not in _TYPES or any(arg.meta["val"].dtype not in _TYPES for arg in tensors):
         raise _NoTranslationError(f"{op} of {dtype}")
     words = [word(arg) for arg in node.args if not isinstance(arg, list | tuple)]
-    if op in ("add", "sub"):
-        sign = "+" if op == "add" else "-"
-        alpha = node.kwargs.get("alpha", 1)
-        return f"{words[0]} {sign} {words[1]}" if alpha == 1 else f"{words[0]} {sign} {alpha!r} * {words[1]}"
-    if op in _COMPARISONS:
-        return f"{words[0]} {_COMPARISONS[op]} {words[1]}"
-    if op in _SIGNS:
-        return f"{words[0]} {_SIGNS[op]} {words[1]}"
-    if op in ("minimum", "maximum", "clamp", "clamp_min", "clamp_max"):
-        return _bounded(op, words)
-    if op == "pow":
-        return _power(words[0], node.args[1])
     if op == "where":
-        condition = names[node.args[0]]
-        return f"tl.where({condition}, {', '.join(map(word, node.args[1:]))})"
-    single = {
-        "_to_copy": "{0}",
-        "alias": "{0}",
-        "detach": "{0}",
-        "clone": "{0}",
-        "abs": "tl.abs({0})",
-        "addcmul": "{0} + {value} * {1} * {2}",
-        "bitwise_not": "{0} == 0",
-        "logical_not": "{0} == 0",
-        "div": "tl.div_rn({0}, {1})" if inner is torch.float32 else "{0} / {1}",
-        "expm1": "(tl.exp({0}.to(tl.float64)) - 1.0).to({type})",
-        "lerp": "{0} + {2} * ({1} - {0})",
-        "neg": "-{0}",
-        "reciprocal": "1.0 / {0}",
-        "rsqrt": "1.0 / {sqrt}({0})",
-        "rsub": "{1} - {0}",
-        "scalar_tensor": "tl.full([BLOCK], {0}, {type})",
-        "sqrt": "{sqrt}({0})",
-        "square": "{0} * {0}",
-    }
-    if op not in single or (op in ("addcmul", "lerp") and len(words) < 3):
+        words[0] = names[node.args[0]]
+    if op == "clamp":
+        low, high = (*words[1:], "None")[:2]
+        value = words[0] if low == "None" else _MOST.format(words[0], low)
+        return value if high == "None" else _LEAST.format(f"({value})", high)
+    if op == "pow" and node.args[1] in (2, 3, 4):
+        return " * ".join([words[0]] * int(node.args[1]))
+    if op not in _EXPRESSIONS or (op in ("addcmul", "lerp") and len(words) < 3):
         raise _NoTranslationError(op)
-    if op == "div" and "div_rn" in single[op]:  # which takes no numbers
-        words = [f"tl.full([BLOCK], {each}, tl.float32)" if _is_number(each) else each for each in words]
+    expression = _EXPRESSIONS[op]
+    if "alpha" in node.kwargs:  # of add and sub
+        words[1] = f"{node.kwargs['alpha']!r} * {words[1]}"
+    if op == "div" and inner is torch.float32:  # rounded as torch's; it takes no numbers
+        expression = "tl.div_rn({0}, {1})"
+        words = [each if each.startswith("v") else f"tl.full([BLOCK], {each}, tl.float32)" for each in words]
     sqrt = "tl.sqrt_rn" if inner is torch.float32 else "tl.sqrt"
-    value = node.kwargs.get("value", 1)
-    return single[op].format(*words, type=_TYPES[dtype], sqrt=sqrt, value=value)
-
-
-def _is_number(word: str) -> bool:
-    return not word.startswith("v")
+    return expression.format(*words, type=_TYPES[dtype], sqrt=sqrt, value=node.kwargs.get("value", 1))
 
 
 def _number(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    return repr(value)
-
-
-def _bounded(op: str, words: list[str]) -> str:
-    """Bounds that pass on what is not a number, as torch's do and the hardware's do not."""
-
-    def least(a: str, b: str) -> str:
-        return f"tl.where(({a} < {b}) | ({a} != {a}), {a}, {b})"
-
-    def most(a: str, b: str) -> str:
-        return f"tl.where(({a} > {b}) | ({a} != {a}), {a}, {b})"
-
-    value, *bounds = words
-    if op == "clamp":
-        low, high = (*bounds, "None")[:2]
-        value = value if low == "None" else most(value, low)
-        return value if high == "None" else least(f"({value})", high)
-    return least(value, bounds[0]) if op in ("minimum", "clamp_max") else most(value, bounds[0])
-
-
-def _power(word: str, exponent: Any) -> str:
-    if exponent not in (2, 3, 4):
-        raise _NoTranslationError(f"pow {exponent}")
-    return " * ".join([word] * int(exponent))
+    is_special = isinstance(value, float) and not math.isfinite(value)
+    return f'float("{value}")' if is_special else repr(value)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orthoptim
-from orthoptim.base.base import Base, bias_correction
+from orthoptim.base.base import Base
+from orthoptim.base.vadam import bias_correction
 from tests.strategies import eps
 
 NAN, INF = math.nan, math.inf

@@ -136,7 +136,9 @@ def test_ordinary_steps_make_nothing_anew(monkeypatch):
     opt.step()
     made = []
     plain, init_group = LocalPlan.__init__, oo.POGO._init_group
-    monkeypatch.setattr(LocalPlan, "__init__", lambda self, *args: made.append("plan") or plain(self, *args))
+    monkeypatch.setattr(
+        LocalPlan, "__init__", lambda self, *args, **kwargs: made.append("plan") or plain(self, *args, **kwargs)
+    )
     monkeypatch.setattr(oo.POGO, "_init_group", lambda self, *args: made.append("lists") or init_group(self, *args))
     for t in range(1, 4):
         set_gradients(params, t)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import orthoptim as oo
 from orthoptim.base import Base
-from orthoptim.engine.blocks import together
-from orthoptim.engine.buckets import make_buckets
+from orthoptim.engine.buckets import make_buckets, together
 from orthoptim.engine.state import lay_together, newest
 
 

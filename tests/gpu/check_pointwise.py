@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import orthoptim as oo
 from orthoptim import pointwise as module
-from orthoptim.pointwise import pointwise
-from orthoptim.stiefel import cost_model
+from orthoptim.stiefel import batches
+from orthoptim.stiefel.batches import pointwise
 from tests.conformance.methods import point, set_gradients
 
 triton = pytest.importorskip("triton")
@@ -32,7 +32,7 @@ def _interpreted(monkeypatch):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """The plan for a GPU, and nobody looks at values."""
-    monkeypatch.setattr(cost_model, "CPUS", frozenset())
+    monkeypatch.setattr(batches, "CPUS", frozenset())
     for name, loaded in list(sys.modules.items()):
         if name.startswith("orthoptim."):
             for look in ("can_look", "_can_look"):
@@ -106,7 +106,7 @@ def test_what_has_no_translation_is_computed_by_torch():
 
 def test_results_may_be_written_over_arguments():
     a, b = torch.arange(3.0), torch.ones(3)
-    pointwise(lambda a, b: (a + b, a - b)).into([a, b], a, b)
+    module.write_([a, b], lambda a, b: (a + b, a - b), a, b)
     assert (a.tolist(), b.tolist()) == ([1.0, 2.0, 3.0], [-1.0, 0.0, 1.0])
 
 
@@ -159,11 +159,11 @@ from orthoptim.pointwise import translate
 from orthoptim.stiefel.policies import _clipped, _half_landing, _scaled_landing
 f, i, b = torch.float32, torch.int32, torch.bool
 FUNCTIONS = [
-    (lambda *a: _scale.function(*a, beta1=0.9, beta2=0.999, eps=1e-8), [f, f, f]),
-    (lambda *a: _clipped.function(*a, most=1.0, dtype=torch.float32), [f, f]),
-    (lambda *a: _half_landing.function(*a, p=64, reach=2.1), [f, f, f]),
-    (lambda *a: _scaled_landing.function(*a, p=64, reach=2.1), [f, f, f]),
-    (lambda *a: _masked.function(*a, flags=2), [f, i, i, i, f, b, b, f]),
+    (lambda *a: _scale(*a, beta1=0.9, beta2=0.999, eps=1e-8), [f, f, f]),
+    (lambda *a: _clipped(*a, most=1.0, dtype=torch.float32), [f, f]),
+    (lambda *a: _half_landing(*a, p=64, reach=2.1), [f, f, f]),
+    (lambda *a: _scaled_landing(*a, p=64, reach=2.1), [f, f, f]),
+    (lambda *a: _masked(*a, flags=2), [f, i, i, i, f, b, b, f]),
 ]
 names = {f: "fp32", i: "i32", b: "i1"}
 for k, (function, dtypes) in enumerate(FUNCTIONS):

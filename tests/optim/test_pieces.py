@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from orthoptim.base import Base
 from orthoptim.stiefel import Direction
 from tests.conformance.methods import METHODS, point
 from tests.pieces import in_pieces
@@ -35,10 +36,13 @@ def test_pieces_together_take_the_step_of_the_whole(name, scaled, dtype):
     g[4] *= 1e5
     scale = torch.linspace(0.1, 1, 6, dtype=x.real.dtype) if scaled else None
     method, common = type(OPTIMIZERS[name]), arguments(name, x)
-    pieces = in_pieces(lambda x, direction: method.update(x, direction, *common), x.clone(), g, scale)
+    normalized = Base.named(common[-1]["base"]).normalized
+    pieces = in_pieces(
+        lambda x, direction: method.update(x, direction, *common), x.clone(), g, scale, normalized=normalized
+    )
     if scaled:
         g = g * scale[:, None, None]
-    (whole,) = in_pieces(lambda x, direction: method.update(x, direction, *common), x.clone(), g, None, [7])
+    (whole,) = in_pieces(lambda x, direction: method.update(x, direction, *common), x.clone(), g, None, [7], normalized)
     new = torch.cat([piece.x for piece in pieces], -1)
     torch.testing.assert_close(new, whole.x, rtol=1e-8, atol=1e-10, equal_nan=True)
     finite = torch.isfinite(new).all(-1).all(-1)
@@ -50,7 +54,7 @@ def test_pieces_together_take_the_step_of_the_whole(name, scaled, dtype):
         if piece.finiteness_probe is not None:
             assert torch.equal(torch.isfinite(piece.finiteness_probe), finite)
             assert torch.equal(piece.finiteness_probe[finite], pieces[0].finiteness_probe[finite])
-    fast = method.update_whole(x.clone(), Direction(g), *common)
+    fast = method.update_whole(x.clone(), Direction(g, normalized=normalized), *common)
     torch.testing.assert_close(fast.x[[0, 5]], whole.x[[0, 5]], rtol=0, atol=1e-10)
 
 

@@ -16,7 +16,7 @@ def in_pieces(x, g, lr, policy, normalized=False, scale=None):
     """The step of every piece, and the finiteness probes."""
     lr = torch.as_tensor(lr, dtype=x.real.dtype)
     results = pieces.in_pieces(
-        lambda x, direction: stiefel.pogo_columns(x, direction, lr, policy, normalized), x, g, scale
+        lambda x, direction: stiefel.pogo_columns(x, direction, lr, policy), x, g, scale, normalized=normalized
     )
     return [step for step, _ in results], [probe for _, probe in results]
 

@@ -3,6 +3,7 @@
 import pytest
 
 from orthoptim.stiefel import cost_model
+from orthoptim.stiefel.batches import SYMMETRIC_TILES, symmetric_levels
 
 
 @pytest.mark.parametrize(
@@ -49,17 +50,17 @@ def test_a_block_of_a_gpu_holds_what_its_cap_says():
 
 
 def test_a_gpu_cuts_symmetric_products_where_tiles_of_256_fill_it():
-    tiles = cost_model.SYMMETRIC_TILES
-    assert cost_model.symmetric_levels(tiles, 256, 256, "cuda") == 1
-    assert cost_model.symmetric_levels(tiles - 1, 256, 256, "cuda") == 0
-    assert cost_model.symmetric_levels(100 * tiles, 255, 255, "cuda") == 0
+    tiles = SYMMETRIC_TILES
+    assert symmetric_levels(tiles, 256, 256, "cuda") == 1
+    assert symmetric_levels(tiles - 1, 256, 256, "cuda") == 0
+    assert symmetric_levels(100 * tiles, 255, 255, "cuda") == 0
 
 
 def test_a_cpu_cuts_symmetric_products_twice_where_there_is_work_enough():
-    assert cost_model.symmetric_levels(1, 256, 4096) == 2
-    assert cost_model.symmetric_levels(1, 256, 4095) == 0
-    assert cost_model.symmetric_levels(2, 256, 2048) == 2
-    assert cost_model.symmetric_levels(100, 255, 4096) == 0
+    assert symmetric_levels(1, 256, 4096) == 2
+    assert symmetric_levels(1, 256, 4095) == 0
+    assert symmetric_levels(2, 256, 2048) == 2
+    assert symmetric_levels(100, 255, 4096) == 0
 
 
 def test_a_gpu_takes_gram_where_rows_are_long():

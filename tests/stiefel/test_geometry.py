@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from orthoptim import stiefel
-from orthoptim.stiefel.geometry import at_least, at_most, inverse_root, is_single
+from orthoptim.stiefel.batches import at_least, at_most, inverse_root, is_single
 from tests import reference
 from tests.strategies import (
     COMPLEX,

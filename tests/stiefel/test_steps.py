@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from orthoptim import stiefel
-from orthoptim.stiefel.steps import _symmetric, symmetric
+from orthoptim.stiefel.batches import _symmetric, symmetric
 from tests import reference
 from tests.strategies import (
     DOUBLE,

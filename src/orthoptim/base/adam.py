@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Kind, State, bias_correction
+from orthoptim.base.base import Base, Kind, State
+from orthoptim.base.vadam import bias_correction
 from orthoptim.stiefel import lerp
 from orthoptim.validation import check_betas, check_nonnegative
 

@@ -1,14 +1,13 @@
 """What a base optimizer is: the part that turns a gradient into a direction G."""
 
 import inspect
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel import Direction, is_single
+from orthoptim.stiefel import Direction
 
 Kind = Literal["entries", "moduli", "matrices", "counters", "streams"]
 """What a state tensor holds: a value of each entry, a real one of each entry; of each matrix a real value, a count, or
@@ -153,7 +152,7 @@ class Base:
     def direction(
         cls, x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any
     ) -> tuple[Direction, State]:
-        """The direction G of whole matrices, to be descended, and the new state; changes none of its arguments.
+        """The direction G of whole matrices, where ``whole_matrix``, and the new state; changes none of its arguments.
 
         Where the gradient of a matrix is not finite, G is not finite either.
 
@@ -164,19 +163,4 @@ class Base:
             t: for each matrix, the number of this step, from 1; shape (B,), real.
             **hyperparameters: those of the instance, as they stand in the param group.
         """
-        on_host = cls.scale_on_host(grad, state, t, **hyperparameters) if is_single(grad) else None
-        if on_host is not None:
-            entries, of_entries = cls.advance(grad, state, t, **hyperparameters)
-            return Direction(entries, on_host[0]), {**of_entries, **on_host[1]}
-        statistic = cls.statistic(grad)
-        entries, of_entries = cls.advance(grad, state, t.view(-1, 1, 1), **hyperparameters)
-        scale, of_matrices = cls.scale(statistic, state, t, **hyperparameters)
-        return Direction(entries, scale), {**of_entries, **of_matrices}
-
-
-def bias_correction(beta: float, t: Tensor) -> Tensor:
-    """1 − βᵗ per matrix.
-
-    By expm1: at t = 1 and β = 0.999 the plain formula loses four of float32's seven digits.
-    """
-    return (t * (math.log(beta) if beta > 0 else -math.inf)).expm1_().neg_()
+        raise NotImplementedError

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base.base import Base, Kind, State, bias_correction
-from orthoptim.pointwise import pointwise
-from orthoptim.stiefel import as_real, lerp, square_norm
+from orthoptim.base.base import Base, Kind, State
+from orthoptim.stiefel.batches import as_real, lerp, pointwise, square_norm
 from orthoptim.validation import check_betas, check_nonnegative
 
 
@@ -95,3 +94,11 @@ def _scale(
     if eps < least:
         root = root.clamp_min(least)
     return (bias_correction(beta1, t) * (root + eps)).reciprocal(), exp_avg_sq
+
+
+def bias_correction(beta: float, t: Tensor) -> Tensor:
+    """1 − βᵗ per matrix.
+
+    By expm1: at t = 1 and β = 0.999 the plain formula loses four of float32's seven digits.
+    """
+    return (t * (math.log(beta) if beta > 0 else -math.inf)).expm1_().neg_()

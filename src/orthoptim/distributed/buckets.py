@@ -28,9 +28,10 @@ from orthoptim.distributed.collectives import (
     unpack_ranges,
 )
 from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group, whole_segments
-from orthoptim.engine.blocks import copy_all_
+from orthoptim.engine.plan import copy_all_
+from orthoptim.parts import Blocks, scale_factor
 from orthoptim.tensors import compute_dtype, is_dtensor
-from orthoptim.views import Blocks, View, scale_factor
+from orthoptim.views import View
 
 ALONE_BYTES = 8 << 20
 """The size of a parameter, on each rank, from which it is a bucket of its own."""

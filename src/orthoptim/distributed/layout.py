@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.views import Blocks, Part, Side, View, ViewLike
+from orthoptim.parts import Blocks, Part, Side
+from orthoptim.views import View, ViewLike
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

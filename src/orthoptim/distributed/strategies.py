@@ -46,8 +46,9 @@ from orthoptim.distributed.collectives import (
 )
 from orthoptim.distributed.layout import Layout
 from orthoptim.engine.rule import Update, UpdateRule
-from orthoptim.engine.step import BlockStep, where
+from orthoptim.engine.step import BlockStep, counts
 from orthoptim.stiefel import can_look, flatten
+from orthoptim.stiefel.batches import where
 from orthoptim.stiefel.cost_model import block_size
 
 
@@ -237,7 +238,7 @@ def _by_columns(
     method: Method, pieces: Pieces, x: Tensor, g: Tensor
 ) -> Generator[Request, Answer, tuple[Update, State, Tensor]]:
     """Step columns: the update, the new state of each matrix, and which matrices are finite."""
-    direction = Direction(g, known=False)
+    direction = Direction(g, normalized=method.base.normalized, known=False)
     t = _step_number(pieces.state, pieces.lr)
     steps = flatten(method.rule.method.update(x, direction, pieces.lr, {}, t, method.group))
     requested = next(steps)
@@ -261,8 +262,8 @@ def _by_columns(
     if probe is None:
         (probe,) = yield AllReduce([update.x.sum((-2, -1))], stage)
     finite = torch.isfinite(total + probe)
-    counts = {name: pieces.state[name] + more for name, more in update.counts(finite).items()}
-    return update, {**fresh, **counts}, finite
+    counted = {name: pieces.state[name] + more for name, more in counts(update, finite).items()}
+    return update, {**fresh, **counted}, finite
 
 
 def _mask(pieces: Pieces, new: State, finite: Tensor) -> State:
@@ -291,7 +292,7 @@ def _step_whole(method: Method, pieces: Pieces) -> Result:
         if not pieces.advanced:
             results.append(step.compute(x[block], g, state, lr))
             continue
-        direction = Direction(g, None if scale is None else scale[block])
+        direction = Direction(g, None if scale is None else scale[block], method.base.normalized)
         new = {name: value[block] for name, value in fresh.items()}
         results.append(step.descend(x[block], direction, new, state, _step_number(state, lr), lr))
     if len(results) == 1:

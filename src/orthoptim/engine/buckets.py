@@ -1,4 +1,4 @@
-"""Buckets: matrices of one shape, dtype and device as batches (B, p, n), however many parameters they came from.
+"""How a plan is made: matrices of one shape, dtype and device as a bucket, however many parameters they came from.
 
 On a CPU a bucket is worked on in blocks that fit the cache. A block is several small parameters of one shape gathered
 into one batch, or a whole parameter, or a part of a large one. Tiny matrices are gathered with the batch as the last
@@ -9,56 +9,105 @@ On a GPU a block is as large as memory allows, and parameters of any shape are p
 of launches.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from orthoptim.engine.blocks import Block
-from orthoptim.stiefel.cost_model import BLOCK_CAP_MB, TINY, block_size, is_gpu
-from orthoptim.tensors import compute_dtype, real_dtype
+from orthoptim.base import per_matrix
+from orthoptim.engine import kernels
+from orthoptim.engine.naming import names_of
+from orthoptim.engine.plan import Block, BlockTensors, Bucket, LocalPlan, by_columns, has_address, split
+from orthoptim.engine.rule import UpdateRule
+from orthoptim.stiefel.batches import TINY, is_gpu
+from orthoptim.stiefel.cost_model import BLOCK_CAP_MB, block_size
+from orthoptim.tensors import compute_dtype, local_part, real_dtype
 from orthoptim.views import View, ViewLike
 
 
-class Bucket(NamedTuple):
-    """Matrices of one shape, dtype and device that are whole on this device.
+def make_plan(
+    rule: UpdateRule,
+    params: list[Tensor],
+    states: list[Tensor],
+    local_views: Mapping[int, View],
+    state: Mapping[Tensor, dict[str, Tensor]],
+) -> LocalPlan:
+    """The plan of one param group; see :class:`LocalPlan`.
 
-    Attributes:
-        p: rows, the shorter side.
-        n: columns.
-        dtype: what is computed in.
-        real_dtype: that of its real part.
-        half: whether the parameters are stored in less.
-        device: where.
-        members: positions in the list of parameters.
-        counts: for each member, how many matrices it holds.
-        blocks: what is worked on at a time.
-        group: index of the param group.
-        names: those of the members.
-        form: the form of the step.
-        kernel: what steps all of it at once, in the place of the blocks.
+    Args:
+        rule: how the group is updated.
+        params: the parameters that step.
+        states: their states.
+        local_views: for the local part of a DTensor, by ``id``, the view of that part.
+        state: that of the optimizer.
     """
+    group, compiling = rule.group, torch.compiler.is_compiling()
+    view = View.of(group["view"]).scaled(group["scale"])
+    parts = None
+    if view.is_divided:
+        parts = [
+            (i, part)
+            for i, param in enumerate(params)
+            for part in local_views.get(id(param), view).parts(param.shape, group["side"])
+        ]
+    owners = list(range(len(params))) if parts is None else [i for i, _ in parts]
+    values = {name for name, kind in rule.kinds.items() if per_matrix(kind)}
+    columns = {
+        name: split(states[i :: len(rule.state_names)], parts, name in values)
+        for i, name in enumerate(rule.state_names)
+        if states and name != "step"
+    }
+    first_parts = {owner: i for i, owner in reversed(list(enumerate(owners)))}  # they count the steps
+    counters = states[rule.state_names.index("step") :: len(rule.state_names)]
+    steps = [counters[owner] if i == first_parts[owner] else None for i, owner in enumerate(owners) if states]
+    members = split(params, parts)
+    names = [""] * len(params) if compiling else _names(rule, params)
+    compile, cap_mb = group["compile"] or compiling, group["block_cap_mb"]
+    buckets = [
+        _complete(rule, bucket, [names[i] for i in owners], members, columns)
+        for bucket in make_buckets(members, view, group["side"], list(columns.values()), compile, cap_mb)
+    ]
+    tensors: dict[str, list[Any]] = {"param": members, "step": steps, **columns}
+    blocks = [
+        [_block_tensors(block, tensors, values, bucket.half) for block in bucket.blocks]
+        if states and bucket.kernel is None
+        else []
+        for bucket in buckets
+    ]
+    return LocalPlan(rule, state, params, states, parts, members, columns, steps, buckets, blocks)
 
-    p: int
-    n: int
-    dtype: torch.dtype
-    real_dtype: torch.dtype
-    half: bool
-    device: torch.device
-    members: list[int]
-    counts: list[int]
-    blocks: list[Block]
-    group: int = 0
-    names: tuple[str, ...] = ()
-    form: str = ""
-    kernel: Callable[..., None] | None = None
 
-    @property
-    def strategy(self) -> str:
-        """Nothing travels between ranks."""
-        return "local"
+def _complete(
+    rule: UpdateRule, bucket: Bucket, names: Sequence[str], members: list[Tensor], columns: Mapping[str, list[Tensor]]
+) -> Bucket:
+    """The bucket with its names and its form; in one block, where a kernel covers it."""
+    form = rule.method.form(bucket.p, bucket.n, rule.group, bucket.device.type)
+    bucket = bucket._replace(group=rule.index, names=tuple(names[i] for i in bucket.members), form=form)
+    kernel = kernels.covers(rule, bucket, members, columns)
+    if kernel is None:
+        return bucket
+    block = bucket.blocks[0]._replace(members=bucket.members, matrices=sum(bucket.counts), part=None, mixed=True)
+    return bucket._replace(form="triton", blocks=[block], kernel=kernel)
+
+
+def _block_tensors(block: Block, tensors: Mapping[str, list[Any]], values: set[str], half: bool) -> BlockTensors:
+    """Those of a block among the tensors of all members, by name."""
+    chosen = {name: block.pick(listed) for name, listed in tensors.items() if half or name != "master"}
+    # if the next part of a parameter raises, its matrices are skipped
+    begins = block.part is None or block.part[0] == 0
+    steps = together([each for each in chosen.pop("step") if begins and each is not None])
+    chosen["param"] = [param.detach() for param in chosen["param"]]
+    return BlockTensors(
+        block, {name: together(listed, block.mixed) for name, listed in chosen.items()}, steps, values, half
+    )
+
+
+def _names(rule: UpdateRule, params: list[Tensor]) -> list[str]:
+    pairs = zip(names_of(rule.group), rule.group["params"], strict=True)
+    name_of = {id(local_part(param)): name for name, param in pairs}
+    return [name_of[id(param)] for param in params]
 
 
 def make_buckets(
@@ -145,3 +194,65 @@ def _put_together(bucket: Bucket, cap_mb: float) -> Bucket:
             growing[block.transposed] = len(blocks)
         blocks.append(block)
     return bucket._replace(blocks=blocks)
+
+
+def is_dense(a: Tensor) -> bool:
+    """Whether the entries fill a stretch of memory in the order of rows or of columns."""
+    return (a.is_contiguous() or by_columns(a)) and not a.is_conj()
+
+
+def _places(tensors: list[Tensor]) -> list[int]:
+    """Where tensors begin in memory; those without an address in their storage, if it is one."""
+    if has_address(tensors[0]):
+        return [tensor.data_ptr() for tensor in tensors]
+    if len({tensor.untyped_storage()._cdata for tensor in tensors}) > 1:
+        return []
+    return [int(tensor.storage_offset()) * tensor.itemsize for tensor in tensors]
+
+
+def together(tensors: list[Tensor], mixed: bool = False) -> list[Tensor]:
+    """Tensors of one shape (...) as a single one (k, ...) where they lie side by side, else as they are.
+
+    Its strides are those of :func:`orthoptim.engine.plan.stacked`, of which this saves the copy.
+
+    Args:
+        tensors: of one shape.
+        mixed: whether they are of several shapes: then all entries are in one dim.
+    """
+    if len(tensors) < 2 or torch.compiler.is_compiling():
+        return tensors
+    if mixed:
+        return _in_one_row(tensors)
+    first, size = tensors[0], tensors[0].nbytes
+    if size == 0 or not is_dense(first):
+        return tensors
+    start, *others = _places(tensors[:2]) or [0]
+    stop = start + len(tensors) * size
+    if others != [start + size] or stop > _end_of_storage(first):  # beyond it are neighbours by chance
+        return tensors
+    stride = first.stride()
+    if _places(tensors) != list(range(start, stop, size)):
+        return tensors
+    if stride and any(t.stride() != stride for t in tensors):
+        return tensors
+    flat = first.as_strided((len(tensors) * first.numel(),), (1,))
+    if by_columns(first):
+        return [flat.view(len(tensors), *first.mT.shape).mT]
+    return [flat.view(len(tensors), *first.shape)]
+
+
+def _in_one_row(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors of any shape as one of one dim, where their entries lie side by side in the order of rows."""
+    sizes = [tensor.nbytes for tensor in tensors]
+    start, *others = _places(tensors) or [0]
+    *expected, stop = accumulate(sizes, initial=start)
+    if not others or [start, *others] != expected or stop > _end_of_storage(tensors[0]):
+        return tensors
+    if not all(tensor.is_contiguous() and not tensor.is_conj() for tensor in tensors):
+        return tensors
+    return [tensors[0].as_strided((sum(tensor.numel() for tensor in tensors),), (1,))]
+
+
+def _end_of_storage(tensor: Tensor) -> int:
+    storage = tensor.untyped_storage()
+    return storage.nbytes() + (storage.data_ptr() if has_address(tensor) else 0)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from orthoptim.base import State, per_matrix
 from orthoptim.stiefel import Table, can_look
-from orthoptim.stiefel.cost_model import TINY
+from orthoptim.stiefel.batches import TINY
 from orthoptim.user_warnings import warn_user
 
 T = TypeVar("T")

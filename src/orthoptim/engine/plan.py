@@ -1,109 +1,242 @@
-"""The plan of the matrices that are whole on this device: made once, executed by every step, shown by ``opt.plan()``.
+"""The plan of the matrices that are whole on this device: what a step works on, and whether that still serves.
 
-A plan keeps what a step works on: lists of tensors, buckets, and views of the memory of parameters and states. It is
-made again when something it was made from has changed.
+A plan keeps buckets, blocks, and views of the memory of parameters and states. It is made in
+:mod:`orthoptim.engine.buckets`, executed by every step, shown by ``opt.plan()``, and made again when something it was
+made from has changed.
+
+A block is the tensors of several parameters as one batch of matrices (B, p, n). Where tensors lie in memory decides
+what must be copied: neighbours are one batch as they are, and what would make BLAS round otherwise (gaps, a start that
+is not aligned) is copied first.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from itertools import chain, compress
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from orthoptim.base import per_matrix
-from orthoptim.engine import kernels
-from orthoptim.engine.blocks import Block, has_address, together
-from orthoptim.engine.buckets import Bucket, make_buckets
-from orthoptim.engine.naming import names_of
+from orthoptim import pointwise
+from orthoptim.engine.moves import gathered, scatter_
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.tensors import local_part
-from orthoptim.views import View
+from orthoptim.parts import Part
+from orthoptim.stiefel.batches import is_gpu
+from orthoptim.tensors import has_values
+
+_ALIGNMENT = 64
+"""Bytes: torch allocates so on a CPU."""
+
+Parts = Sequence[tuple[int, Part]] | None
+"""The parts that a view divides parameters into, each with the place of its parameter; ``None``: it divides none."""
 
 
-class LocalPlan:
-    """How the matrices of one param group that are whole on this device are stepped.
+class Block(NamedTuple):
+    """Parameters, or the matrices ``start`` to ``stop`` of a single one, as one batch."""
 
-    Args:
-        rule: how the group is updated.
-        params: the parameters that step, plain tensors or the local parts of DTensors.
-        states: their states, the tensors of one parameter after those of another; empty before the first step.
-        local_views: for the local part of a DTensor, by ``id``, the view of that part.
-        state: that of the optimizer.
+    members: list[int]  # places in the list of parameters
+    matrices: int
+    rows: int
+    columns: int
+    transposed: bool
+    batch_last: bool  # in memory
+    part: tuple[int, int] | None = None  # (start, stop)
+    mixed: bool = False  # whether the parameters have several shapes
+    scale: float = 1.0  # σ: the parameters hold σ times the matrices
+
+    def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The members' among tensors that belong to all parameters."""
+        return [tensors[i] for i in self.members]
+
+    def gather(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors of the members' shapes as (B, p, n); a single one is viewed, not copied, where strides allow.
+
+        Tiny matrices are copied, unless they lie so already.
+        """
+        matrices = self._joined(tensors).resolve_conj().reshape(-1, self.rows, self.columns)
+        if self.part is not None:
+            matrices = matrices[self.part[0] : self.part[1]]
+        batch = len(matrices)
+        # entry by entry, which is three times as fast as a copy of the transposed view
+        if self.batch_last and (batch == 1 or matrices.stride(0) != 1):
+            entries = torch.stack(matrices.flatten(1).unbind(1))
+            matrices = entries.view(self.rows, self.columns, batch).permute(2, 0, 1)
+        return matrices.mT if self.transposed else matrices
+
+    def write_(self, tensors: list[Tensor], matrices: Tensor) -> None:
+        """The inverse of :meth:`gather`: write matrices to the tensors they belong to."""
+        if self.transposed:
+            matrices = matrices.mT
+            if len(tensors) > 1 and is_gpu(matrices.device.type):  # which copies tensors of other strides one by one
+                matrices = matrices.contiguous()
+        if self.part is not None:
+            tensors = [tensors[0].view(-1, self.rows, self.columns)[self.part[0] : self.part[1]]]
+        if _same_memory(tensors, matrices):
+            return
+        if self.batch_last:
+            entries = matrices.permute(1, 2, 0).flatten(0, 1).unbind(0)
+            alone = tensors[0] if len(tensors) == 1 and tensors[0].is_contiguous() else None
+            if alone is not None and alone.dtype == matrices.dtype:
+                torch.stack(entries, 1, out=alone.view(-1, self.rows * self.columns))
+                return
+            matrices = torch.stack(entries, 1)
+        scatters = not self.mixed and matrices.device.type in pointwise.DEVICES
+        if not scatters or not scatter_(tensors, matrices):
+            copy_all_(tensors, self._pieces(tensors, matrices))
+
+    def gather_scalars(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors of the members' batch shapes as (B,)."""
+        values = self._joined(tensors).reshape(-1)
+        return values if self.part is None else values[self.part[0] : self.part[1]]
+
+    def write_scalars_(self, tensors: list[Tensor], values: Tensor) -> None:
+        """The inverse of :meth:`gather_scalars`."""
+        if self.part is not None:
+            tensors = [tensors[0].view(-1)[self.part[0] : self.part[1]]]
+        if _same_memory(tensors, values):
+            return
+        copy_all_(tensors, self._pieces(tensors, values))
+
+    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        if len(tensors) == 1:
+            return without_gaps(tensors[0])
+        # stacking a thousand tensors is one call, flattening them a thousand
+        return torch.cat([each.reshape(-1) for each in tensors]) if self.mixed else stacked(tensors)
+
+    def _pieces(self, tensors: Sequence[Tensor], joined: Tensor) -> list[Tensor]:
+        if not self.mixed:
+            return list(joined.reshape(-1, *tensors[0].shape).unbind(0))
+        pieces = torch.split(joined.reshape(-1), [each.numel() for each in tensors])
+        return [piece.view(each.shape) for piece, each in zip(pieces, tensors, strict=True)]
+
+
+class Bucket(NamedTuple):
+    """Matrices of one shape, dtype and device that are whole on this device.
 
     Attributes:
-        buckets: what a step works through.
-        blocks: for each bucket, the tensors of its blocks.
-        devices: where they are.
-        owners: the parameters, once for each of the parts that a view divides them into.
+        p: rows, the shorter side.
+        n: columns.
+        dtype: what is computed in.
+        real_dtype: that of its real part.
+        half: whether the parameters are stored in less.
+        device: where.
+        members: positions in the list of parameters.
+        counts: for each member, how many matrices it holds.
+        blocks: what is worked on at a time.
+        group: index of the param group.
+        names: those of the members.
+        form: the form of the step.
+        kernel: what steps all of it at once, in the place of the blocks.
+        strategy: what travels between ranks: nothing.
+    """
+
+    p: int
+    n: int
+    dtype: torch.dtype
+    real_dtype: torch.dtype
+    half: bool
+    device: torch.device
+    members: list[int]
+    counts: list[int]
+    blocks: list[Block]
+    group: int = 0
+    names: tuple[str, ...] = ()
+    form: str = ""
+    kernel: Callable[..., None] | None = None
+    strategy: str = "local"
+
+
+class BlockTensors:
+    """The parameters and states of one block.
+
+    Args:
+        block: the block.
+        members: its tensors by name; the parameters themselves are ``"param"``. Neighbours are one tensor.
+        steps: counters of the steps, of the parameters that begin in this block.
+        values: the names of those with a value for each matrix.
+        half: whether the parameters have a master copy.
+
+    Attributes:
+        largest: the largest entry that the parameters can hold, where that is less than is computed in.
     """
 
     def __init__(
-        self,
-        rule: UpdateRule,
-        params: list[Tensor],
-        states: list[Tensor],
-        local_views: Mapping[int, View],
-        state: Mapping[Tensor, dict[str, Tensor]],
+        self, block: Block, members: Mapping[str, list[Tensor]], steps: list[Tensor], values: set[str], half: bool
     ) -> None:
-        group, compiling = rule.group, torch.compiler.is_compiling()
-        view = View.of(group["view"]).scaled(group["scale"])
-        self._parts = None
-        if view.is_divided:
-            self._parts = [
-                (i, part)
-                for i, param in enumerate(params)
-                for part in local_views.get(id(param), view).parts(param.shape, group["side"])
-            ]
-        owners = list(range(len(params))) if self._parts is None else [i for i, _ in self._parts]
-        self.owners, self.params, self.states = [params[i] for i in owners], params, states
-        columns = {name: states[i :: len(rule.state_names)] for i, name in enumerate(rule.state_names) if states}
-        counters = columns.pop("step", [])
-        first_parts = {owner: i for i, owner in reversed(list(enumerate(owners)))}  # they count the steps
-        self.steps = [counters[owner] if i == first_parts[owner] else None for i, owner in enumerate(owners) if states]
-        values = {name for name, kind in rule.kinds.items() if per_matrix(kind)}
-        self.columns = {name: self.parts(tensors, name in values) for name, tensors in columns.items()}
-        self.members = self.parts(params)
-        names = [""] * len(params) if compiling else _names(rule, params)
-        self.buckets = [
-            self._complete(rule, bucket, [names[i] for i in owners])
-            for bucket in make_buckets(
-                self.members,
-                view,
-                group["side"],
-                list(self.columns.values()),
-                group["compile"] or compiling,
-                group["block_cap_mb"],
-            )
-        ]
-        tensors: dict[str, list[Any]] = {"param": self.members, "step": self.steps, **self.columns}
-        self.blocks = [
-            [BlockTensors(block, tensors, values, bucket.half) for block in bucket.blocks]
-            if states and bucket.kernel is None
-            else []
-            for bucket in self.buckets
-        ]
+        self.block, self.members, self.steps, self.half, self._per_matrix = block, members, steps, half, values
+        first = members["param"][0]
+        self.largest = torch.finfo(torch.float16).max / block.scale if first.dtype == torch.float16 else None
+        keeps = not torch.compiler.is_compiling() and has_address(first)
+        self._views = {name: self._view(name) for name in members} if keeps else {}
+
+    def _view(self, name: str) -> Tensor | None:
+        """The matrices where they lie; ``None``: they must be copied."""
+        first, gathered = self.members[name][0], self._gather(name)
+        same = first.untyped_storage().data_ptr() == gathered.untyped_storage().data_ptr()
+        return gathered if same else None
+
+    def _gather(self, name: str) -> Tensor:
+        listed = self.members[name]
+        return self.block.gather_scalars(listed) if name in self._per_matrix else self.block.gather(listed)
+
+    def gather(self, name: str) -> Tensor:
+        """The matrices (B, p, n), or a value for each (B,)."""
+        view = self._views.get(name)
+        return self._gather(name) if view is None else view
+
+    def gather_grads(self, grads: list[Tensor], dtype: torch.dtype) -> Tensor:
+        """The gradients of the block among those of all parameters, (B, p, n), with respect to X/σ."""
+        gathered = self.block.gather(self.block.pick(grads)).to(dtype)
+        return gathered if self.block.scale == 1 else gathered * self.block.scale
+
+    def write_(self, name: str, value: Tensor) -> None:
+        """The inverse of :meth:`gather`."""
+        view = self._views.get(name)
+        if value is view:
+            return
+        if view is not None:
+            view.copy_(value)
+        elif name in self._per_matrix:
+            self.block.write_scalars_(self.members[name], value)
+        else:
+            self.block.write_(self.members[name], value)
+
+
+@dataclass(eq=False)
+class LocalPlan:
+    """How the matrices of one param group that are whole on this device are stepped.
+
+    Attributes:
+        rule: how the group is updated.
+        state: that of the optimizer.
+        params: the parameters that step, plain tensors or the local parts of DTensors.
+        states: their states, the tensors of one parameter after those of another; empty before the first step.
+        parts: what the view divides the parameters into.
+        members: the parameters, or their parts.
+        columns: for each name of the state, its tensors for the members.
+        steps: for each member, the counter of steps; ``None`` but for the first part of a parameter.
+        buckets: what a step works through.
+        blocks: for each bucket, the tensors of its blocks.
+    """
+
+    rule: InitVar[UpdateRule]
+    state: InitVar[Mapping[Tensor, dict[str, Tensor]]]
+    params: list[Tensor]
+    states: list[Tensor]
+    parts: Parts
+    members: list[Tensor]
+    columns: Mapping[str, list[Tensor]]
+    steps: list[Tensor | None]
+    buckets: list[Bucket]
+    blocks: list[list[BlockTensors]]
+    _rates: dict[Hashable, tuple[float, Tensor]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self, rule: UpdateRule, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
+        self.owners = self.params if self.parts is None else [self.params[i] for i, _ in self.parts]
         self.devices = {bucket.device for bucket in self.buckets}
-        self._rates: dict[Hashable, tuple[float, Tensor]] = {}
-        if not compiling:
+        if not torch.compiler.is_compiling():
             self._remember(rule, state)
-
-    def _complete(self, rule: UpdateRule, bucket: Bucket, names: Sequence[str]) -> Bucket:
-        """The bucket with its names and its form; in one block, where a kernel covers it."""
-        form = rule.method.form(bucket.p, bucket.n, rule.group, bucket.device.type)
-        bucket = bucket._replace(group=rule.index, names=tuple(names[i] for i in bucket.members), form=form)
-        kernel = kernels.covers(rule, bucket, self.members, self.columns)
-        if kernel is None:
-            return bucket
-        block = bucket.blocks[0]._replace(members=bucket.members, matrices=sum(bucket.counts), part=None, mixed=True)
-        return bucket._replace(form="triton", blocks=[block], kernel=kernel)
-
-    def parts(self, tensors: list[Tensor], per_matrix: bool = False) -> list[Tensor]:
-        """Tensors of the parameters' shapes as views of their parts; or of their batches, with a value per matrix."""
-        if self._parts is None:
-            return tensors
-        return [part.values(tensors[i]) if per_matrix else part.entries(tensors[i]) for i, part in self._parts]
 
     def lr(self, value: float | Tensor, bucket: Bucket) -> Tensor:
         """The learning rate as a 0-d tensor; that of the last step, if it is the same number."""
@@ -168,80 +301,81 @@ class LocalPlan:
         return list(map(Tensor.data_ptr, chain(params, states))) if self._has_addresses else []
 
 
-class BlockTensors:
-    """The parameters and states of one block.
-
-    Args:
-        block: the block.
-        tensors: lists of tensors of all parameters by name; the parameters themselves are ``"param"``.
-        values: the names of those with a value for each matrix.
-        half: whether the parameters have a master copy.
-
-    Attributes:
-        steps: counters of the steps, of the parameters that begin in this block.
-        largest: the largest entry that the parameters can hold, where that is less than is computed in.
-    """
-
-    def __init__(self, block: Block, tensors: Mapping[str, list[Any]], values: set[str], half: bool) -> None:
-        self.block, self.half, self._per_matrix = block, half, values
-        members = {name: block.pick(listed) for name, listed in tensors.items() if half or name != "master"}
-        # if the next part of a parameter raises, its matrices are skipped
-        begins = block.part is None or block.part[0] == 0
-        self.steps = together([each for each in members.pop("step") if begins and each is not None])
-        members["param"] = [param.detach() for param in members["param"]]
-        self.members = {name: together(listed, block.mixed) for name, listed in members.items()}
-        first = members["param"][0]
-        self.largest = torch.finfo(torch.float16).max / block.scale if first.dtype == torch.float16 else None
-        keeps = not torch.compiler.is_compiling() and has_address(first)
-        self._views = {name: self._view(name) for name in members} if keeps else {}
-
-    def _view(self, name: str) -> Tensor | None:
-        """The matrices where they lie; ``None``: they must be copied."""
-        first, gathered = self.members[name][0], self._gather(name)
-        same = first.untyped_storage().data_ptr() == gathered.untyped_storage().data_ptr()
-        return gathered if same else None
-
-    def _gather(self, name: str) -> Tensor:
-        listed = self.members[name]
-        return self.block.gather_scalars(listed) if name in self._per_matrix else self.block.gather(listed)
-
-    def gather(self, name: str) -> Tensor:
-        """The matrices (B, p, n), or a value for each (B,)."""
-        view = self._views.get(name)
-        return self._gather(name) if view is None else view
-
-    def gather_grads(self, grads: list[Tensor], dtype: torch.dtype) -> Tensor:
-        """The gradients of the block among those of all parameters, (B, p, n), with respect to X/σ."""
-        gathered = self.block.gather(self.block.pick(grads)).to(dtype)
-        return gathered if self.block.scale == 1 else gathered * self.block.scale
-
-    def write_(self, name: str, value: Tensor) -> None:
-        """The inverse of :meth:`gather`."""
-        view = self._views.get(name)
-        if value is view:
-            return
-        if view is not None:
-            view.copy_(value)
-        elif name in self._per_matrix:
-            self.block.write_scalars_(self.members[name], value)
-        else:
-            self.block.write_(self.members[name], value)
-
-
 def are_plain(params: Sequence[Tensor]) -> bool:
     """Whether no parameter can be a DTensor, told by their types alone: a thousand take microseconds."""
     return set(map(type, params)) <= {Tensor, nn.Parameter}
 
 
-def _names(rule: UpdateRule, params: list[Tensor]) -> list[str]:
-    pairs = zip(names_of(rule.group), rule.group["params"], strict=True)
-    name_of = {id(local_part(param)): name for name, param in pairs}
-    return [name_of[id(param)] for param in params]
+def split(tensors: list[Tensor], parts: Parts, per_matrix: bool = False) -> list[Tensor]:
+    """Tensors of the parameters' shapes as views of their parts; or of their batches, with a value per matrix."""
+    if parts is None:
+        return tensors
+    return [part.values(tensors[i]) if per_matrix else part.entries(tensors[i]) for i, part in parts]
+
+
+def _same_memory(tensors: list[Tensor], values: Tensor) -> bool:
+    """Whether values have been written where they belong already."""
+    if len(tensors) > 1 or torch.compiler.is_compiling():
+        return False
+    if has_address(values):
+        return tensors[0].data_ptr() == values.data_ptr()
+    storages = {tensor.untyped_storage()._cdata for tensor in (tensors[0], values)}
+    return len(storages) == 1 and tensors[0].storage_offset() == values.storage_offset()
+
+
+def copy_all_(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy each source to its target, with few kernel launches."""
+    if targets[0].is_complex():
+        # foreach does not write through lazily conjugated views: write the conjugate into the memory behind them
+        lazy = [t.is_conj() for t in targets]
+        sources = [s.conj().resolve_conj() if c else s for s, c in zip(sources, lazy, strict=True)]
+        targets = [t.conj() if c else t for t, c in zip(targets, lazy, strict=True)]
+    if len(targets) == 1:  # foreach would cut a large one in several launches
+        targets[0].copy_(sources[0])
+    else:
+        torch._foreach_copy_(targets, sources)
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape (...) as (k, ...), by columns where all of them lie so, else by rows.
+
+    Products of matrices that lie otherwise are rounded otherwise: the strides depend on those of the tensors alone, not
+    on whether these are neighbours in memory, which a checkpoint does not tell.
+    """
+    if not tensors[0].is_contiguous():
+        tensors = [without_gaps(each) for each in tensors]
+        if all(map(by_columns, tensors)):
+            return torch.stack([each.mT for each in tensors]).mT
+    joined = gathered(tensors) if tensors[0].device.type in pointwise.DEVICES else None
+    if joined is not None:
+        return joined
+    return torch.stack(list(tensors)).contiguous()  # a stack of images may be channels-last
+
+
+def without_gaps(a: Tensor) -> Tensor:
+    """The same, or a copy where its place in memory would show in the result of products.
+
+    Gaps between entries do (``deepcopy`` does not keep them), and so does, on a CPU, a start that is not aligned, as of
+    slices of one flat tensor: BLAS takes another path there, and rounds otherwise.
+    """
+    if torch.compiler.is_compiling():
+        return a
+    dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
+    aligned = not a.is_cpu or not has_address(a) or a.data_ptr() % _ALIGNMENT == 0
+    return a if dense and aligned else a.clone()
+
+
+def by_columns(a: Tensor) -> bool:
+    """Whether the entries fill a stretch of memory in the order of columns, as after ``qr``, and not of rows."""
+    return a.ndim >= 2 and not a.is_contiguous() and a.mT.is_contiguous()
+
+
+def has_address(a: Tensor) -> bool:
+    """Whether there is memory behind a tensor: not so for meta and fake tensors."""
+    return (type(a) in (Tensor, nn.Parameter) and not a.is_meta) or has_values(a)
 
 
 _layout = attrgetter("layout")
-
-
 _attributes = attrgetter("shape", "dtype", "device")
 
 

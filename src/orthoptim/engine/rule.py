@@ -9,7 +9,7 @@ from torch import Tensor
 from orthoptim.base import Base, Kind, State
 
 COUNTERS = ("num_updates", "clipped", "rescued")
-"""State of every constrained parameter: one count per matrix."""
+"""State of every constrained parameter: one count per matrix; but for the first, of the flags of :class:`Update`."""
 
 
 class Update(NamedTuple):
@@ -34,15 +34,6 @@ class Update(NamedTuple):
     finiteness_probe: Tensor | None = None
     covers_direction: bool = False
     finite: bool = False
-
-    def flags(self) -> State:
-        """Which matrices to count, by the names of the counters."""
-        flags = {"clipped": self.clipped, "rescued": self.rescued}
-        return {name: flag for name, flag in flags.items() if flag is not None}
-
-    def counts(self, finite: Tensor) -> State:
-        """What to add to the counters of each matrix that takes the step."""
-        return {"num_updates": finite, **{name: flag & finite for name, flag in self.flags().items()}}
 
 
 class UpdateRule:

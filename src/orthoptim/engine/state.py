@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.engine.blocks import is_dense
+from orthoptim.engine.buckets import is_dense
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.stiefel.cost_model import BLOCK_BYTES, BLOCK_CAP_MB, TINY, block_size, is_gpu
+from orthoptim.stiefel.batches import TINY, is_gpu
+from orthoptim.stiefel.cost_model import BLOCK_BYTES, BLOCK_CAP_MB, block_size
 from orthoptim.tensors import HALF_DTYPES, compute_dtype, has_values, is_dtensor
 from orthoptim.views import View
 

@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base import Direction, State, per_matrix
+from orthoptim import pointwise as kernels
+from orthoptim.base import Base, Direction, State, per_matrix
+from orthoptim.engine.buckets import make_plan
 from orthoptim.engine.compiled import CompiledStep
 from orthoptim.engine.naming import parameter_name
-from orthoptim.engine.plan import BlockTensors, LocalPlan
-from orthoptim.engine.rule import Update, UpdateRule
+from orthoptim.engine.plan import BlockTensors, LocalPlan, split
+from orthoptim.engine.rule import COUNTERS, Update, UpdateRule
 from orthoptim.engine.state import newest, rescaled
-from orthoptim.pointwise import pointwise
 from orthoptim.precision import full_precision
-from orthoptim.stiefel import can_look, is_deficient, is_single, max_entry
-from orthoptim.stiefel.cost_model import is_gpu
+from orthoptim.stiefel import is_deficient
+from orthoptim.stiefel.batches import can_look, is_gpu, is_single, max_entry, pointwise, where
 from orthoptim.tensors import local_part
 from orthoptim.user_warnings import warn_user
 from orthoptim.views import View
@@ -53,12 +54,12 @@ class LocalStep:
         local_views: Mapping[int, View],
         state: Mapping[Tensor, Any],
     ) -> LocalPlan:
-        """The last plan, if it serves; else a new one. See :class:`LocalPlan` for the arguments."""
+        """The last plan, if it serves; else a new one. See :func:`make_plan` for the arguments."""
         if torch.compiler.is_compiling():  # a graph keeps what was decided when it was traced
-            return LocalPlan(rule, params, states, local_views, state)
+            return make_plan(rule, params, states, local_views, state)
         plan = self._plans.get(rule.index)
         if plan is None or not plan.serves(rule, params, states):
-            plan = self._plans[rule.index] = LocalPlan(rule, params, states, local_views, state)
+            plan = self._plans[rule.index] = make_plan(rule, params, states, local_views, state)
         return plan
 
     def last_plan(self, rule: UpdateRule, params: list[Tensor], local_views: Mapping[int, View]) -> LocalPlan:
@@ -78,7 +79,7 @@ class LocalStep:
             plan: what to work through.
         """
         plan = self._plans[rule.index] if plan is None else plan
-        grads = plan.parts(grads)
+        grads = split(grads, plan.parts)
         with full_precision(*plan.devices, products=rule.group.get("matmul_precision") != "mixed"):
             for bucket, blocks in zip(plan.buckets, plan.blocks, strict=True):
                 if bucket.kernel is not None:
@@ -161,7 +162,8 @@ class BlockStep:
         compute = self.compute if compiled is None else compiled
         # no name for the gathered gradient, so that its memory is free again once it is used
         new_x, new_state = compute(x, tensors.gather_grads(grads, x.dtype), state, lr, tensors.largest)
-        new_x = rescaled(new_x, param, scale)
+        if scale != 1:
+            new_x = rescaled(new_x, param, scale)
         for name, value in new_state.items():  # first: the last point may be one of them
             tensors.write_(name, value)
         tensors.write_("param", new_x)
@@ -192,7 +194,7 @@ class BlockStep:
         ascent = -grad if self.group["maximize"] else grad
         if self._replaces_gradient:
             ascent = rule.method.gradient(x, ascent, self.group)
-        direction, new_state = rule.base.direction(x, ascent, state, t, **rule.hyperparameters)
+        direction, new_state = find_direction(rule.base, x, ascent, state, t, **rule.hyperparameters)
         del grad, ascent  # to have its memory back
         return self.descend(x, direction, new_state, state, t, lr, largest)
 
@@ -246,7 +248,7 @@ class BlockStep:
             lost = ~finite & (max_entry(x) > 2)  # so large that its step overflows: nothing brings it back, name it
             self.rescued = lost if far is None else far | lost
         masked = _mask(finite, new_state, state)
-        for name, more in update.counts(finite).items():
+        for name, more in counts(update, finite).items():
             masked[name] = state[name] + more if torch.compiler.is_compiling() else state[name].add_(more)
         return where(finite, update.x, x, out=update.x), masked
 
@@ -254,16 +256,42 @@ class BlockStep:
         self, x: Tensor, update: Update, state: State, new_state: State, probe: Tensor
     ) -> tuple[Tensor, State]:
         """The end of :meth:`descend` on a GPU: numbers per matrix are masked and counted by a single kernel."""
-        flags = update.flags()
+        flags = _flags(update)
         numbers = [name for name in new_state if per_matrix(self.rule.kinds[name])]
         names = ["num_updates", *flags, *numbers]
         written = [state[name] for name in names]
         values = [*flags.values(), *(new_state[name] for name in numbers)]
         finite = torch.empty(probe.shape, dtype=torch.bool, device=probe.device)
-        _masked.into([finite, *written], probe, *written, *values, flags=len(flags))
+        kernels.write_([finite, *written], _masked, probe, *written, *values, flags=len(flags))
         entries = {name: value for name, value in new_state.items() if name not in numbers}
         masked = {**dict(zip(names, written, strict=True)), **_mask(finite, entries, state)}
         return where(finite, update.x, x, out=update.x), masked
+
+
+def find_direction(
+    base: type[Base], x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any
+) -> tuple[Direction, State]:
+    """What a base makes of the gradient of whole matrices: the direction and its new state. See :class:`Base`."""
+    if base.whole_matrix:
+        direction, new_state = base.direction(x, grad, state, t, **hyperparameters)
+        direction.normalized = base.normalized
+        return direction, new_state
+    on_host = base.scale_on_host(grad, state, t, **hyperparameters) if is_single(grad) else None
+    statistic = base.statistic(grad) if on_host is None else None
+    entries, of_entries = base.advance(grad, state, t.view(-1, 1, 1), **hyperparameters)
+    scale, of_matrices = on_host or base.scale(statistic, state, t, **hyperparameters)
+    return Direction(entries, scale, base.normalized), {**of_entries, **of_matrices}
+
+
+def counts(update: Update, finite: Tensor) -> State:
+    """What to add to the counters of each matrix that takes the step."""
+    return {"num_updates": finite, **{name: flag & finite for name, flag in _flags(update).items()}}
+
+
+def _flags(update: Update) -> State:
+    """Which matrices to count, by the names of the counters."""
+    flags = {name: getattr(update, name) for name in COUNTERS if name != "num_updates"}
+    return {name: flag for name, flag in flags.items() if flag is not None}
 
 
 @pointwise
@@ -281,7 +309,6 @@ def _mask(finite: Tensor, new_state: State, state: State) -> State:
     return masked
 
 
-@pointwise
 def _masked(probe: Tensor, *numbers: Tensor, flags: int) -> tuple[Tensor, ...]:
     """Whether each matrix takes the step, its counters, and its other numbers.
 
@@ -345,33 +372,3 @@ def _host(value: Tensor) -> float:
     """A number on the host; of a complex one the sum of its parts."""
     number: complex = value.item()
     return number.real + number.imag
-
-
-def where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """The matrices a where the condition holds, else b; in the memory of ``out``, one of both."""
-    condition = condition.reshape(-1, *[1] * (a.ndim - 1))
-    if torch.compiler.is_compiling() or a.dtype != b.dtype:
-        return torch.where(condition, a, b)
-    if _widens(a) and _widens(b):
-        wide = torch.complex128
-        chosen = torch.where(condition, a.view(wide), b.view(wide), out=None if out is None else out.view(wide))
-        return chosen.view(a.dtype) if out is None else out
-    return torch.where(condition, a, b, out=out)
-
-
-def _widens(a: Tensor) -> bool:
-    """Whether matrices can be seen with entries of 16 bytes.
-
-    On a CPU choosing goes entry by entry: of floats it costs four times an addition, of the widest entries once.
-    """
-    wide = 16 // a.itemsize
-    return (
-        a.ndim == 3
-        and a.numel() > 0
-        and a.device.type == "cpu"
-        and a.is_contiguous()
-        and a.shape[-1] % wide == 0
-        and a.storage_offset() % wide == 0
-        and all(step % wide == 0 for step in a.stride()[:-1])  # of a single matrix, or row, it may be anything
-        and not a.is_conj()
-    )

@@ -14,11 +14,12 @@ from orthoptim.distributed.layout import check_backend, cutting_dims
 from orthoptim.engine.naming import named, parameter_name
 from orthoptim.functional import rounding
 from orthoptim.optim.options import NORM_IS_FIXED
+from orthoptim.parts import SIDES, scale_factor
 from orthoptim.precision import full_precision
 from orthoptim.tensors import check_dtype, compute_dtype, has_values, is_dtensor
 from orthoptim.user_warnings import warn_user
 from orthoptim.validation import check_bool, check_choice, check_positive
-from orthoptim.views import SIDES, View, scale_factor
+from orthoptim.views import View
 
 _REPAIRABLE = 0.9  # ‖XXᴴ−I‖₂ below which Newton–Schulz lands safely on the nearest point
 _WORTH_A_WARNING = 1e-3
@@ -74,12 +75,10 @@ def check_naming(params: Any, group: Mapping[str, Any], others: Sequence[Mapping
         )
 
 
-def check_rates(groups: Sequence[Mapping[str, Any]]) -> None:
+def check_rate(lr: Any) -> None:
     """Before a step: refuse a learning rate that is no number, while nothing has been changed; any number is taken."""
-    for group in groups:
-        lr = group["lr"]
-        if type(lr) is not float and (lr.numel() != 1 if isinstance(lr, Tensor) else not isinstance(lr, Real)):
-            check_lr(lr)
+    if lr.numel() != 1 if isinstance(lr, Tensor) else not isinstance(lr, Real):
+        check_lr(lr)
 
 
 def check_switches(group: Mapping[str, Any]) -> None:

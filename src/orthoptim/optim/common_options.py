@@ -8,8 +8,9 @@ import inspect
 import textwrap
 from typing import Any, TypedDict, Unpack
 
+from orthoptim.parts import Scale, Side
 from orthoptim.stiefel.cost_model import BLOCK_CAP_MB
-from orthoptim.views import Scale, Side, ViewLike
+from orthoptim.views import ViewLike
 
 
 class CommonOptions(TypedDict, total=False):

@@ -109,3 +109,12 @@ class UpdateContract:
         """Those of the base optimizer, as they stand in a group."""
         keys = base_keys(Base.named(group["base"]), cls.option_names)
         return {name: group[key] for name, key in keys.items()}
+
+    @staticmethod
+    def known_names() -> set[str]:
+        """Every option that some method or base optimizer has."""
+        classes: list[Any] = [UpdateContract]
+        for each in classes:
+            classes.extend(each.__subclasses__())
+        methods = [each.option_names for each in classes if hasattr(each, "algorithm")]
+        return {name for base in Base.all() for name in base.names}.union(*methods)

@@ -1,41 +1,38 @@
 """The contract of every orthoptimizer: torch.optim on the outside, one pure function per method on the inside."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any, Self, overload
+from typing import Any, overload
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, StateDict
+from torch.optim.optimizer import StateDict
 
 from orthoptim.base import Base
 from orthoptim.distributed.buckets import ROUND_BYTES
-from orthoptim.distributed.handshake import agree, find_dtensors
-from orthoptim.distributed.handshake import describe as describe_groups
-from orthoptim.distributed.state import init_state
 from orthoptim.distributed.step import ShardedStep
 from orthoptim.engine.plan import are_plain
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.state import apart, init_states, keep_freed_memory, lay_together
+from orthoptim.engine.state import apart, init_states, lay_together
 from orthoptim.engine.step import LocalStep
 from orthoptim.engine.telemetry import DriftTable, Plan, describe
-from orthoptim.optim import checks, options, ordinary
-from orthoptim.optim.common_options import DEFAULTS
-from orthoptim.optim.contract import UpdateContract
+from orthoptim.optim import checks, ordinary
+from orthoptim.optim.construction import Construction, Params
 from orthoptim.optim.drift import drift_of
 from orthoptim.optim.resume import read
 from orthoptim.precision import full_precision
-from orthoptim.tensors import has_values, is_dtensor
+from orthoptim.tensors import is_dtensor
 from orthoptim.views import View
 
-Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
+__all__ = ["Orthoptimizer", "Params"]
+
 Lists = tuple[list[Tensor], list[Tensor], list[Any]]
 """Parameters that step, their gradients, and their states, the tensors of one parameter after those of another."""
 
 
-class Orthoptimizer(UpdateContract, Optimizer):
+class Orthoptimizer(Construction):
     """Base class of the orthoptimizers. A method overrides :meth:`update`, never ``step``.
 
     A step takes the way *parameters → buckets → direction → update → parameters*. Nothing is written before all of a
@@ -64,120 +61,9 @@ class Orthoptimizer(UpdateContract, Optimizer):
     ``torch.distributed.group.WORLD``. ``None``: every rank steps all matrices, and none is sent."""
     _rules: dict[int, UpdateRule]  # those of the constrained groups, by index
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse keyword arguments that the method does not have before Python does, which has no cure to offer."""
-        try:
-            if not cls._takes_any:
-                options.check_keywords(cls.__name__, kwargs, cls.option_names | cls.base_options | {"params"})
-        except TypeError as error:
-            agree(find_dtensors([*args[:1], kwargs]), {}, error)
-            raise
-        return super().__new__(cls)
-
     def __init__(self, params: Params, lr: float | Tensor | None, base: Base, **method_options: Any) -> None:
-        keep_freed_memory()
-        self._repaired: dict[Tensor, tuple[Tensor, int]] = {}
-        self._offered: list[Tensor] | None = []
         self._forget_plans()
-        error = None
-        try:
-            params = checks.check_params(params, type(self).__name__)
-            flat = options.flatten_base(base, self.option_names)
-            super().__init__(params, {"lr": lr, **DEFAULTS, **method_options, **flat})
-        except Exception as caught:  # to be raised on all ranks
-            error = caught
-        offered, self._offered = [*find_dtensors(params), *self._offered], None
-        self._complete_groups(0, offered, error)
-
-    # Param groups
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, constrained or ordinary; see :meth:`torch.optim.Optimizer.add_param_group`.
-
-        Collective for DTensors: every rank must add a group like it.
-        """
-        building, count = self._offered is not None, len(self.param_groups)
-        offered: list[Tensor] = [] if self._offered is None else self._offered
-        error = None
-        try:
-            self._append_group(dict(param_group), offered)  # the caller may build another optimizer from it
-        except Exception as caught:
-            if building:
-                raise
-            error = caught
-        if not building:
-            self._complete_groups(count, offered, error)
-
-    def _append_group(self, group: dict[str, Any], offered: list[Tensor]) -> None:
-        """Check all of a group that can be checked without looking at values, and append it."""
-        algorithm = group.setdefault("algorithm", self.algorithm)
-        label = f"group {len(self.param_groups)}"
-        if "params" in group:
-            group["params"] = checks.check_params(group["params"], label)
-            offered.extend(find_dtensors(group))
-            checks.check_naming(group["params"], group, self.param_groups, label)
-        if algorithm not in (self.algorithm, *ordinary.DEFAULTS):
-            known = ", ".join([self.algorithm, *ordinary.DEFAULTS])
-            raise ValueError(f"Invalid algorithm of {label}: {algorithm!r}; choose one of {known}")
-        if algorithm == self.algorithm:
-            defaults = options.defaults_of(group, self.defaults, self.option_names, self._known_names(), label)
-        else:
-            defaults = ordinary.defaults_of(group, self.defaults["capturable"], self._known_names(), label)
-        group = {**defaults, **group}
-        # torch fills every group with the defaults of the constrained ones
-        foreign = self.defaults.keys() - group.keys()
-        super().add_param_group(group)
-        try:
-            for key in foreign:
-                del group[key]
-            if algorithm == self.algorithm:
-                self._check_group(group, label)
-            else:
-                ordinary.check(group)
-        except Exception:
-            self.param_groups.pop()
-            raise
-
-    def _complete_groups(self, first: int, offered: list[Tensor], error: Exception | None) -> None:
-        """Let ranks agree on the groups from the ``first`` on, bring their matrices to the manifold, create state.
-
-        Args:
-            first: index of the first new group.
-            offered: the DTensors that were given.
-            error: what is wrong with the groups on this rank.
-        """
-        new = self.param_groups[first:] if error is None else []
-        try:
-            agree(offered, describe_groups(new, first) if offered and error is None else {}, error)
-            constrained = {i: group for i, group in enumerate(new, first) if group["algorithm"] == self.algorithm}
-            former = checks.repair_(constrained)
-            self._repaired.update({param: (value, param._version) for param, value in former.items()})
-            if any(is_dtensor(param) for group in self.param_groups for param in group["params"]):
-                self.create_state()  # sharded checkpoints are read into the state there is
-        except Exception:
-            del getattr(self, "param_groups", [])[first:]  # torch may have refused to make any
-            raise
-
-    def _check_group(self, group: dict[str, Any], label: str) -> None:
-        """Refuse options of a constrained group that make no sense; a view is written as its name, if it has one."""
-        view = View.of(group["view"])
-        group["view"] = view if view.is_divided else view.name
-        checks.check_group(group, label)
-        checks.check_memory(self.param_groups, group)
-        self._check_values(group)
-
-    def _check_values(self, group: Mapping[str, Any]) -> None:
-        """Refuse values of options that make no sense, whoever has set them."""
-        View.of(group["view"])
-        Base.named(group["base"])(**self.hyperparameters(group))
-        checks.check_switches(group)
-        self.check_options(group)
-
-    @staticmethod
-    def _known_names() -> set[str]:
-        """Every option that some method or base optimizer has."""
-        names = {name for base in Base.all() for name in base.names}
-        return names.union(*(method.option_names for method in Orthoptimizer.__subclasses__()))
+        super().__init__(params, lr, base, **method_options)
 
     # The step
 
@@ -202,7 +88,9 @@ class Orthoptimizer(UpdateContract, Optimizer):
         return loss
 
     def _step_groups(self) -> None:
-        checks.check_rates(self.param_groups)
+        for group in self.param_groups:
+            if type(group["lr"]) is not float:
+                checks.check_rate(group["lr"])
         rules = self._current_rules()
         alone = self.replica_group is None
         planned = {index: self._local.grads(rule, self.state) if alone else None for index, rule in rules.items()}
@@ -265,20 +153,6 @@ class Orthoptimizer(UpdateContract, Optimizer):
                 states.extend(ordinary.init_state(param, group, state))
             return
         states.extend(init_states(rule, params, of_params))
-
-    def create_state(self) -> None:
-        """Create the state of all parameters now rather than in their first step; see :meth:`_complete_groups`."""
-        for index, group in enumerate(self.param_groups):
-            constrained = group["algorithm"] == self.algorithm
-            kinds = UpdateRule(type(self), index, group).kinds if constrained else {}
-            for param in group["params"]:
-                # torch.distributed.checkpoint expects no state of what is frozen, and it takes memory
-                if not has_values(param) or not (param.requires_grad or (constrained and is_dtensor(param))):
-                    continue
-                if constrained:
-                    init_state(param, kinds, group, self.state[param])
-                else:
-                    ordinary.init_state(param, group, self.state[param], eager=True)
 
     def _current_rules(self) -> dict[int, UpdateRule]:
         """How the constrained groups are updated, with the options as they are now."""

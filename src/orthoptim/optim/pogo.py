@@ -83,8 +83,7 @@ class POGO(Orthoptimizer):
     ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
-        normalized = Base.named(group["base"]).normalized
-        step, probe = yield stiefel.pogo_columns(x, direction, lr, policy, normalized)
+        step, probe = yield stiefel.pogo_columns(x, direction, lr, policy)
         return Update(step.x, clipped=step.clipped, rescued=step.rescued, finiteness_probe=probe)
 
     @classmethod
@@ -93,17 +92,16 @@ class POGO(Orthoptimizer):
     ) -> Update:
         """See :meth:`Orthoptimizer.update_whole`: the form of least cost."""
         policy = stiefel.policy(group["landing"], group["landing_steps"], group["matmul_precision"] == "mixed")
-        normalized = Base.named(group["base"]).normalized
         form = group.get("form") or cls.form(x.shape[-2], x.shape[-1], group, x.device.type)
-        on_host = stiefel.can_compute_on_host(x, form) and not isinstance(direction.numbers, Tensor)
+        on_host = form.startswith("direct") and not isinstance(direction.numbers, Tensor) and stiefel.is_single(x)
         step = stiefel.pogo_step(
             x,
             direction.matrices,
             lr,
             policy,
             form,
-            scale=direction.numbers if on_host else direction.scale,
-            normalized=normalized,
+            scale=direction.numbers,
+            normalized=direction.normalized,
             on_host=on_host,
         )
         covers = step.probe is not None

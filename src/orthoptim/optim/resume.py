@@ -160,7 +160,7 @@ def _read_group(optimizer: Any, group: Group, saved: Mapping[str, Any], index: i
             new = ordinary.DEFAULTS[new["algorithm"]] | new
             ordinary.check(new)
         else:
-            new = complete(new, optimizer.defaults, optimizer.option_names, optimizer._known_names())
+            new = complete(new, optimizer.defaults, optimizer.option_names, optimizer.known_names())
             optimizer._check_group(new, f"group {index}")
     except Exception as error:  # whatever a check of hostile values may raise
         raise ValueError(f"loaded state dict has invalid options in group {index}: {error}") from error

@@ -16,8 +16,8 @@ from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.optim.pogo import check_matmul_precision
 from orthoptim.precision import exact_products
 from orthoptim.stiefel import ColumnSums, Policy
+from orthoptim.stiefel.batches import symmetric, trace
 from orthoptim.stiefel.msign import REDUCED, gain, may_reduce, msign_columns, msign_skew, quintics
-from orthoptim.stiefel.steps import symmetric, trace
 from orthoptim.validation import check_choice, check_nonnegative, check_number, check_positive_integer
 
 _LANDINGS = ("safe", "strict", "half")

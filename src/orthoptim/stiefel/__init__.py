@@ -1,33 +1,32 @@
 """Pure functions on batches of matrices (..., p, n) with p ≤ n; no state, no optimizer."""
 
-from orthoptim.stiefel.cayley import CAYLEY
-from orthoptim.stiefel.columns import pogo_columns, tangent_leap
-from orthoptim.stiefel.cost_model import block_size, choose, multiply_adds
-from orthoptim.stiefel.direction import Direction
-from orthoptim.stiefel.geometry import (
+from orthoptim.stiefel.batches import (
     as_real,
     can_look,
-    defect,
-    distance,
-    inner,
-    is_deficient,
-    is_scaled,
     is_single,
     lerp,
     max_entry,
     norm,
-    relative_gradient,
-    skew,
     square_norm,
     subtract_identity,
-    sym,
 )
+from orthoptim.stiefel.cayley import CAYLEY
+from orthoptim.stiefel.cost_model import block_size, choose, multiply_adds
+from orthoptim.stiefel.geometry import defect, distance, inner, is_deficient, is_scaled, relative_gradient, skew, sym
 from orthoptim.stiefel.hadamard import hadamard
 from orthoptim.stiefel.points import nearest, newton_schulz, newton_schulz_step, random, row_qr
 from orthoptim.stiefel.policies import POLICIES, Length, Policy, Rescue, half_factors, land, policy, rescue
-from orthoptim.stiefel.retractions import METRICS, RETRACTIONS, Retracted, project_where, tangent, whitening
-from orthoptim.stiefel.steps import FORMS, Step, can_compute_on_host, pogo_step
-from orthoptim.stiefel.sums import ColumnSums, flatten, largest, on_one_device
+from orthoptim.stiefel.retractions import (
+    METRICS,
+    RETRACTIONS,
+    Retracted,
+    project_where,
+    tangent,
+    tangent_leap,
+    whitening,
+)
+from orthoptim.stiefel.steps import FORMS, Step, pogo_columns, pogo_step
+from orthoptim.stiefel.sums import ColumnSums, Direction, flatten, largest, on_one_device
 from orthoptim.stiefel.unrolled import Table, Unrolled, unrolled
 
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "Unrolled",
     "as_real",
     "block_size",
-    "can_compute_on_host",
     "can_look",
     "choose",
     "defect",

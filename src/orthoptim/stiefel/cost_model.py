@@ -13,17 +13,7 @@ allows, symmetric products are cut only where the parts still fill the device, a
 which takes a tenth of the launches of entry by entry.
 """
 
-CPUS = frozenset({"cpu"})
-"""Types of devices whose blocks fit a cache; the others are GPUs."""
-
-SYMMETRIC_FROM = 256
-"""The p from which symmetric products are taken by blocks, if there is work enough."""
-
-SYMMETRIC_WORK = 1 << 28
-"""That is, multiply–adds: the blocks of less are too small for the threads, and to put them together costs more."""
-
-TINY = 4
-"""The largest n whose products are unrolled."""
+from orthoptim.stiefel.batches import SYMMETRIC_FROM, TINY, is_gpu
 
 TINY_BLOCK = 1 << 16
 """How many of these are worked on at a time: torch shares a vector between threads from 32768 entries for each."""
@@ -33,19 +23,6 @@ BLOCK_BYTES = 15 << 17
 
 BLOCK_CAP_MB = 512
 """The same on a GPU, by default: its temporaries take about five times as much memory."""
-
-SYMMETRIC_TILES = 512
-"""On a GPU symmetric products are cut in four where each part has so many tiles of 128×128: four for each processor."""
-
-
-def is_gpu(device: str) -> bool:
-    """Whether a type of devices is planned for as a GPU.
-
-    Example:
-        >>> is_gpu("cpu"), is_gpu("cuda"), is_gpu("mps")
-        (False, True, True)
-    """
-    return device not in CPUS
 
 
 def choose(p: int, n: int, normalized: bool = False, device: str = "cpu") -> str:
@@ -78,18 +55,6 @@ def multiply_adds(form: str, p: int, n: int, device: str = "cpu") -> float:
     if form == "gram":
         return (3 + 2 * half) * wide + 7 * p**3
     raise ValueError(f"Invalid form: {form!r}")
-
-
-def symmetric_levels(batch: int, p: int, n: int, device: str = "cpu") -> int:
-    """How often a product of symmetric result is cut in four.
-
-    Example:
-        >>> [symmetric_levels(*shape) for shape in ((1, 1500, 2000), (1, 1500, 2000, "cuda"), (8, 4096, 4096, "cuda"))]
-        [2, 0, 1]
-    """
-    if is_gpu(device):
-        return int(batch * (p // 256) ** 2 >= SYMMETRIC_TILES)
-    return 2 if p >= SYMMETRIC_FROM and p * batch * p * n >= SYMMETRIC_WORK else 0
 
 
 def block_size(p: int, n: int, itemsize: int, device: str = "cpu", cap_mb: float = BLOCK_CAP_MB) -> int:

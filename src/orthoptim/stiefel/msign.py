@@ -21,9 +21,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.cost_model import SYMMETRIC_FROM, is_gpu, symmetric_levels
-from orthoptim.stiefel.geometry import skew, square_norm
-from orthoptim.stiefel.steps import symmetric
+from orthoptim.stiefel.batches import SYMMETRIC_FROM, is_gpu, square_norm, symmetric, symmetric_levels
+from orthoptim.stiefel.geometry import skew
 from orthoptim.stiefel.sums import ColumnSums, on_one_device
 
 Quintic = tuple[float, float, float]

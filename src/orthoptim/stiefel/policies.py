@@ -61,9 +61,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.pointwise import pointwise
 from orthoptim.stiefel import polynomial
-from orthoptim.stiefel.geometry import Numbers, as_real, at_least, can_look, inverse_root, square_norms
+from orthoptim.stiefel.batches import Numbers, as_real, at_least, can_look, inverse_root, pointwise, square_norms
 
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""

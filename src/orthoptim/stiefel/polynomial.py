@@ -13,7 +13,7 @@ have no more, with half of the digits): no branch, no host sync.
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.geometry import norm
+from orthoptim.stiefel.batches import norm
 from orthoptim.tensors import widest_dtype
 
 _POLISH = 3  # Newton steps after a closed form: each doubles the digits, and Cardano loses at most half of them

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.stiefel.geometry import max_entry, subtract_identity, sym
+from orthoptim.stiefel.batches import max_entry, subtract_identity
+from orthoptim.stiefel.geometry import sym
 from orthoptim.stiefel.points import row_qr_factors
 from orthoptim.stiefel.policies import newton_schulz
 from orthoptim.stiefel.sums import ColumnSums, largest
@@ -36,6 +37,14 @@ def tangent(x: Tensor, g: Tensor, metric: str = "euclidean") -> Tensor:
     if metric == "euclidean":
         return g - sym(g @ x.mH) @ x
     return g - x @ g.mH @ x
+
+
+def tangent_leap(x: Tensor, g: Tensor, b: Tensor, factor: Tensor, metric: str = "euclidean") -> Tensor:
+    """Y = X − factor·D with the Riemannian gradient D of :func:`tangent`, given B = XGᴴ.
+
+    The factor is a number, or (B, 1, 1).
+    """
+    return torch.baddbmm(x - factor * g, factor * (sym(b) if metric == "euclidean" else b), x)
 
 
 def qr(y: Tensor) -> ColumnSums[Retracted]:

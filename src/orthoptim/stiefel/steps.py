@@ -37,21 +37,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from orthoptim.pointwise import pointwise
 from orthoptim.precision import exact_products
-from orthoptim.stiefel.cost_model import SYMMETRIC_FROM, choose, symmetric_levels
-from orthoptim.stiefel.geometry import (
+from orthoptim.stiefel.batches import (
+    SYMMETRIC_FROM,
     Numbers,
     as_real,
     at_least,
     at_most,
     is_single,
     max_entry,
+    pointwise,
     square_norm,
     square_norms,
     subtract_identity,
+    symmetric,
+    trace,
 )
+from orthoptim.stiefel.cost_model import choose
 from orthoptim.stiefel.policies import REDUCED, Correction, Length, Policy, clip, land
+from orthoptim.stiefel.sums import ColumnSums, Direction, largest
 from orthoptim.stiefel.unrolled import unrolled
 
 
@@ -132,6 +136,8 @@ def pogo_step(
     if len(batch) != 1:
         eta = eta.expand(batch).reshape(-1)
         x, g = x.reshape(-1, p, n), g.reshape(-1, p, n)
+    if isinstance(scale, float):
+        scale = x.real.new_full((1,), scale)
     factor = 1.0 if scale is None else scale.reshape(-1, 1, 1)
     if policy.clip is not None and not normalized:
         factors = [] if scale is None else [scale.reshape(-1)]
@@ -142,11 +148,6 @@ def pogo_step(
         return step
     clipped, rescued = (None if flag is None else flag.reshape(batch) for flag in (step.clipped, step.rescued))
     return step._replace(x=step.x.reshape(*batch, p, n), clipped=clipped, rescued=rescued)
-
-
-def can_compute_on_host(x: Tensor, form: str) -> bool:
-    """Whether a step may be given ``on_host``."""
-    return form.startswith("direct") and is_single(x)
 
 
 def direct_n(leap: Leap, policy: Policy) -> Step:
@@ -218,21 +219,43 @@ def tiny(leap: Leap, policy: Policy) -> Step:
 FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram, "tiny": tiny}
 
 
-def symmetric(x: Tensor) -> Tensor:
-    """XXᴴ by blocks: the upper half is the adjoint of the lower, which saves up to 3/8 of the product."""
-    p, n = x.shape[-2:]
-    levels = symmetric_levels(x.shape[:-2].numel(), p, n, x.device.type) if p >= SYMMETRIC_FROM else 0
-    return _symmetric(x, levels)
+def pogo_columns(x: Tensor, direction: Direction, lr: Tensor, policy: Policy) -> ColumnSums[tuple[Step, Tensor]]:
+    """One POGO step as sums over columns, see :mod:`orthoptim.stiefel.sums`; for the arguments see :func:`pogo_step`.
 
+    C depends on the length of the leap, and that on R. C = (XXᴴ − I) − sW + s²RRᴴ saves a third sum, where RRᴴ and
+    W = RXᴴ + XRᴴ, which is rounding, are measured. Where G is normalised s‖G‖ ≤ 2τ keeps sW under the roundoff.
 
-def _symmetric(x: Tensor, levels: int) -> Tensor:
-    if levels == 0:
-        return torch.bmm(x, x.mH) if x.ndim == 3 else x @ x.mH
-    p = x.shape[-2]
-    upper, lower = x[..., : p // 2, :], x[..., p // 2 :, :]
-    block = lower @ upper.mH
-    first, last = _symmetric(upper, levels - 1), _symmetric(lower, levels - 1)
-    return torch.cat([torch.cat([first, block.mH], -1), torch.cat([block, last], -1)], -2)
+    Returns:
+        The step, and a finiteness probe: a number per matrix, the same for all pieces, that is finite only if the new
+        columns of all pieces are.
+    """
+    clips, g, normalized = policy.clip is not None, direction.matrices, direction.normalized
+    a, b, *sizes = yield [symmetric(x), x @ g.mH, *([square_norm(g) if normalized else largest(g)] * clips)]
+    eta = lr.expand(x.shape[0])
+    factor = torch.ones_like(eta) if direction.scale is None else direction.scale
+    if clips and not normalized:  # the sum of the pieces' largest entries serves as well as the largest
+        entry = sizes[0].clamp_min(torch.finfo(x.dtype).tiny)
+        eta, factor = eta * factor * entry, 1 / entry
+    half = (0.5 * factor)[:, None, None]
+    r = torch.baddbmm((a * half) @ g, b * half, x, alpha=-1)
+    w = r @ x.mH if clips and not normalized else None
+    e, *more = yield [symmetric(r), *([] if w is None else [w + w.mH, square_norm(g)])]
+    size = trace(e)
+    if clips:
+        square = more[1] if more else sizes[0]
+        square = direction_size(square, factor, square.dtype)
+        size = size + rounding(square, x.dtype, normalized) if more else torch.maximum(size, 0.25 * square)
+    length = clip(eta, size, x.shape[-2], policy)
+    s = length.s[:, None, None]
+    c = subtract_identity(a).add_(e * s**2)
+    if more:
+        c.sub_(more[0] * s)
+    size = trace(c) + c.shape[-1]  # ‖M‖_F²
+    landing = land(c, policy, length)
+    q = landing.matrix()
+    m = r.mul_(-s).add_(x)
+    step = Step(torch.baddbmm(m, q, m), length.clipped, landing.rescued)
+    return step, (square_norm(q) * size.clamp_min(0)).sqrt()
 
 
 def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Numbers | None = None) -> Step:
@@ -340,11 +363,6 @@ def direction_size(square: Numbers, scale: Numbers, dtype: torch.dtype) -> Numbe
     """‖G‖_F² with its factor; squares that were flushed to zero are taken to be as large as they could be."""
     info = torch.finfo(dtype)
     return at_least(square, info.tiny / info.eps) * scale * scale
-
-
-def trace(a: Tensor) -> Tensor:
-    """That of Hermitian matrices, one value per matrix."""
-    return a.diagonal(dim1=-2, dim2=-1).real.sum(-1)
 
 
 def _per_matrix(scale: Tensor | float) -> Tensor | float:

@@ -1,8 +1,9 @@
-"""Functions of matrices whose columns may lie on several ranks, written once as the sums over columns that they need.
+"""What an update is written with: a direction, and the sums over columns that it needs; also where ranks share them.
 
-Such a function is a generator. It is given matrices (B, p, n′), all of their columns or a piece of them. It yields
-lists of partial sums, small ones (p×p, or one number per matrix), and is sent the sums over all pieces, which are its
-to write to. It may also yield another function of this kind, and is sent what that one returns.
+A function of matrices whose columns may lie on several ranks is a generator. It is given matrices (B, p, n′), all of
+their columns or a piece of them. It yields lists of partial sums, small ones (p×p, or one number per matrix), and is
+sent the sums over all pieces, which are its to write to. It may also yield another function of this kind, and is sent
+what that one returns.
 
     def distance(x):
         (gram,) = yield [x @ x.mH]
@@ -15,15 +16,66 @@ A ``yield`` is a statement of its own, outside of loops: torch 2.9 leaves a valu
 """
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
-from orthoptim.stiefel.geometry import max_entry
+from orthoptim.stiefel.batches import Numbers, max_entry
 
 T = TypeVar("T")
 ColumnSums = Generator[list[Tensor] | Generator[Any, Any, Any], Any, T]
 """A function of this kind, called; T is what it returns."""
+
+
+@dataclass
+class Direction:
+    """The direction G, to be descended: matrices (B, p, n), times a factor (B,) of each where it is not ``None``.
+
+    A factor apart costs no pass over memory: it can be multiplied into smaller things. Where the matrices are pieces,
+    it is known with the first sums over columns, not before: VAdam's depends on ‖∇f‖.
+
+    Attributes:
+        matrices: G up to its factor.
+        numbers: the factor; a Python number where the batch is one matrix on a CPU.
+        normalized: whether ‖G‖_F is of order one for any gradient.
+        known: whether ``numbers`` is the factor; else :meth:`set_scale` will say.
+    """
+
+    matrices: Tensor
+    numbers: Numbers | None = None
+    normalized: bool = False
+    known: bool = True
+
+    @property
+    def scale(self) -> Tensor | None:
+        """The factor of each matrix; ``None``: one."""
+        if not self.known:
+            raise RuntimeError("the factor of a direction is known from the first sums over columns on, not before")
+        if isinstance(self.numbers, float):
+            self.numbers = self.matrices.real.new_full((1,), self.numbers)
+        return self.numbers
+
+    def set_scale(self, scale: Tensor | None) -> None:
+        """Make the factor known."""
+        self.numbers, self.known = scale, True
+
+    def times(self, factor: Tensor) -> Tensor:
+        """What to multiply ``matrices`` by to have factor·G: a number, or (B, 1, 1).
+
+        Args:
+            factor: a number, or one for each matrix.
+        """
+        product = factor
+        if self.scale is not None:  # that of a direction of zeros may be huge: infinity times zero is no number
+            largest = torch.finfo(self.scale.dtype).max
+            product = (factor * self.scale).clamp(-largest, largest)
+        return product[:, None, None] if product.ndim else product
+
+    def whole(self) -> Tensor:
+        """G itself."""
+        return self.matrices if self.scale is None else self.matrices * self.scale[..., None, None]
 
 
 def on_one_device(steps: ColumnSums[T]) -> T:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import VAdam
-from orthoptim.engine.buckets import Bucket
 from orthoptim.engine.kernels.launch import launch
 from orthoptim.engine.kernels.table import AddressTable, Members
+from orthoptim.engine.plan import Bucket
 from orthoptim.engine.rule import UpdateRule
+from orthoptim.parts import Part
 from orthoptim.stiefel import policy
 from orthoptim.stiefel.policies import LONGEST
-from orthoptim.views import Part
 
 BLOCK = 128
 """How many tiny matrices a program steps: one for each lane of four warps."""

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from orthoptim.parts import Part
 from orthoptim.tensors import has_values
-from orthoptim.views import Part
 
 
 class Members(NamedTuple):
