@@ -17,11 +17,12 @@ from orthoptim.engine.buckets import make_plan
 from orthoptim.engine.compiled import CompiledStep
 from orthoptim.engine.naming import parameter_name
 from orthoptim.engine.plan import BlockTensors, LocalPlan, split
-from orthoptim.engine.rule import COUNTERS, Update, UpdateRule
+from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import newest, rescaled
 from orthoptim.precision import full_precision
-from orthoptim.stiefel import is_deficient
+from orthoptim.stiefel import Update, is_deficient
 from orthoptim.stiefel.batches import can_look, is_gpu, is_single, max_entry, pointwise, where
+from orthoptim.stiefel.sums import FLAGS
 from orthoptim.tensors import local_part
 from orthoptim.user_warnings import warn_user
 from orthoptim.views import View
@@ -290,7 +291,7 @@ def counts(update: Update, finite: Tensor) -> State:
 
 def _flags(update: Update) -> State:
     """Which matrices to count, by the names of the counters."""
-    flags = {name: getattr(update, name) for name in COUNTERS if name != "num_updates"}
+    flags = {name: getattr(update, name) for name in FLAGS}
     return {name: flag for name, flag in flags.items() if flag is not None}
 
 
