@@ -19,13 +19,19 @@ KINDS = {
 }
 
 
-def collectives(rank, cases, copies):
-    """Collectives of a step by name, as CommDebugMode counts them, and the numbers that this rank put into them."""
+def collectives(rank, cases, copies, written=True):
+    """Collectives of a step by name, as CommDebugMode counts them, and the numbers that this rank put into them.
+
+    Before it, the last rank has written to its parameters, or none has.
+    """
     params = [torch.nn.Parameter(place(start(c, i, torch.float32), c)) for i in range(copies) for c in cases]
     opt = oo.POGO(params, lr=0.1)
     for i, param in enumerate(params):
         param.grad = place(target(cases[i % len(cases)], i, torch.float32), cases[i % len(cases)])
     opt.step()
+    if written and rank == dist.get_world_size() - 1:
+        for param in params:
+            param.data.mul_(1 + 1e-6)  # which no version tells
     numbers = 0
     reduce, swap = dist.all_reduce, dist.all_to_all_single
 
@@ -76,6 +82,14 @@ def test_bytes_are_those_of_the_formulas(four, kind):
     p, n = sorted(case.shape)
     for _, numbers in four.run(collectives, [case], 40):
         assert numbers == pytest.approx(40 * FORMULAS[kind](p, n, 4), rel=0.1)
+
+
+def test_owners_keep_what_they_have_stepped(four):
+    """Between steps in which nobody writes to the parameters, only G and X⁺ travel."""
+    case, _ = KINDS["whole"]
+    p, n = sorted(case.shape)
+    for _, numbers in four.run(collectives, [case], 40, False):
+        assert numbers == pytest.approx(40 * 2 * p * n / 4, rel=0.1)
 
 
 def skipping(rank, case):

@@ -105,17 +105,21 @@ def wrapped(net):
     return oo.wrap(torch.optim.AdamW(net.parameters(), lr=0.01), constrained)
 
 
-OPTIMIZERS = {
+OPTIMIZERS = {  # with momentum, see test_full_state_dicts_need_an_entry_of_some_dim
     "AdamW": lambda net: torch.optim.AdamW(net.named_parameters(), lr=0.01),
+    "torch SGD": lambda net: torch.optim.SGD(net.named_parameters(), lr=0.01),
+    "SGD": orthoptimizer(lambda groups: oo.POGO(groups, lr=0.1, base=oo.SGD())),
     "POGO": orthoptimizer(lambda groups: oo.POGO(groups, lr=0.1)),
     "wrap": wrapped,
     "POGO, Muon": orthoptimizer(lambda groups: oo.POGO(groups, lr=0.1, base=oo.Muon())),
     "RGD": orthoptimizer(lambda groups: oo.RGD(groups, lr=0.1, base=oo.SGD(momentum=0.9))),
-    "RSDM": orthoptimizer(lambda groups: oo.RSDM(groups, lr=0.1)),
+    "RSDM": orthoptimizer(lambda groups: oo.RSDM(groups, lr=0.1, r=2, base=oo.SGD(momentum=0.9))),
     "Landing": orthoptimizer(lambda groups: oo.Landing(groups, lr=0.1, base=oo.SGD(momentum=0.9))),
     "LandingPC": orthoptimizer(lambda groups: oo.LandingPC(groups, lr=0.1)),
-    "SLPG": orthoptimizer(lambda groups: oo.SLPG(groups, lr=0.1)),
+    "SLPG": orthoptimizer(lambda groups: oo.SLPG(groups, lr=0.1, base=oo.SGD(momentum=0.9))),
 }
+
+WITHOUT_MOMENTUM = ("torch SGD", "SGD")
 
 
 @torch.no_grad()
@@ -239,7 +243,18 @@ def test_what_adamw_passes_ours_passes(two, name):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "AdamW"])
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "AdamW" and name not in WITHOUT_MOMENTUM])
 @pytest.mark.parametrize("world", [2, 4])
 def test_what_adamw_passes_every_method_passes(worlds, world, name):
     check(worlds(world), name)
+
+
+def full_without_momentum(rank, name):
+    return outcome(name, "FSDP2+TP", "full", "")
+
+
+def test_full_state_dicts_need_an_entry_of_some_dim(four):
+    """DCP reads the device from a state tensor that is not 0-d: torch's SGD without momentum has none either."""
+    for name in WITHOUT_MOMENTUM:
+        for found in four.run(full_without_momentum, name):
+            assert "Expected device to be set" in found[0]

@@ -277,4 +277,4 @@ def test_matrices_of_several_sizes_stay_where_they_are_whole(two):
     for view in (oo.View(split=(32, 16, 16)), oo.View(split=(32, 32), heads=(2, 4))):
         assert max(two.run(bytes_of_a_step, Case((64, 40), (2,), "0", view))) < 1024
     cut_inside = Case((64, 40), (2,), "0", oo.View(split=(40, 24)))
-    assert max(two.run(bytes_of_a_step, cut_inside)) > 2048
+    assert max(two.run(bytes_of_a_step, cut_inside)) > 8 * 40 * 4  # the rows of G, or of X⁺, beyond the cut

@@ -2,7 +2,7 @@
 
 import torch
 
-from orthoptim.distributed.collectives import ALIGNMENT, pack_ranges, range_sizes, record_of, unpack_ranges
+from orthoptim.distributed.collectives import ALIGNMENT, Buffer, pack_ranges, range_sizes, record_of, unpack_ranges
 
 FIELDS = [
     torch.randn(5, 3, 2, dtype=torch.complex64).mT,  # not contiguous
@@ -17,15 +17,15 @@ def equal(found, expected):
 
 
 def round_trip(ranges, fields, gaps):
-    """Through buffers that lie in one tensor, with bytes of others between them."""
+    """Through a buffer, with bytes of others between those of the members."""
     sizes = range_sizes(ranges, fields)
     assert all(size % ALIGNMENT == 0 for size in sizes.values())
-    memory, start, buffers = torch.zeros(10_000, dtype=torch.uint8), 0, {}
+    buffer, start, starts = Buffer(10_000 // ALIGNMENT * ALIGNMENT, torch.device("cpu")), 0, {}
     for (member, size), gap in zip(sizes.items(), gaps, strict=False):
-        buffers[member] = memory[start : start + size]
+        starts[member] = start
         start += size + gap
-    pack_ranges(ranges, fields, buffers)
-    return unpack_ranges(ranges, fields, buffers)
+    pack_ranges(ranges, fields, buffer, starts)
+    return unpack_ranges(ranges, fields, buffer, starts)
 
 
 def test_every_owner_has_its_range():
@@ -35,12 +35,12 @@ def test_every_owner_has_its_range():
 
 
 def test_a_buffer_holds_the_records_of_its_range():
-    memory = torch.zeros(2 * record_of(FIELDS).size, dtype=torch.uint8)
-    pack_ranges([(0, 3), (3, 5)], FIELDS, {1: memory})
-    assert equal([each[0] for each in record_of(FIELDS).unpack(memory, 2)], [field[3:] for field in FIELDS])
+    buffer = Buffer(2 * record_of(FIELDS).size, torch.device("cpu"))
+    pack_ranges([(0, 3), (3, 5)], FIELDS, buffer, {1: 0})
+    assert equal([each[0] for each in record_of(FIELDS).views(buffer, 0, 2)], [field[3:] for field in FIELDS])
 
 
 def test_empty_pieces_take_no_bytes():
     nothing = torch.empty(5, 0, 2)
     assert range_sizes([(0, 5)], [nothing]) == {}
-    assert unpack_ranges([(0, 5)], [nothing], {})[0].shape == nothing.shape
+    assert unpack_ranges([(0, 5)], [nothing], Buffer(0, nothing.device), {})[0].shape == nothing.shape

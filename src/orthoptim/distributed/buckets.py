@@ -106,25 +106,30 @@ class ShardedBucket:
         """Columns of a matrix."""
         return self.layout.n
 
-    def pick(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The members' among tensors that belong to all parameters."""
-        return [tensors[i] for i in self.members]
+    def members_of(self, tensors: Sequence[Tensor], per_matrix: bool = False) -> list[Tensor]:
+        """Those of the members, among local tensors of all parameters: where the matrices lie in them, as views."""
+        picked = [tensors[i] for i in self.members]
+        if self.region is None:
+            return picked
+        return [self.region.values(each) if per_matrix else self.region.entries(each) for each in picked]
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """Local tensors of the members as (B, rows, columns) of the pieces."""
         stored = self.layout.stored
-        pieces = self._stacked(self._entries(tensors))
-        return self.turn(pieces.resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
+        return self.turn(_stacked(tensors).resolve_conj().reshape(self.count, *stored.shapes[stored.me]))
 
     def gather_values(self, tensors: Sequence[Tensor]) -> Tensor:
         """Local tensors of the members that have a value for each matrix as (B,)."""
-        return self._stacked(self._values(tensors)).reshape(-1)
+        return _stacked(tensors).reshape(-1)
 
     def write_(self, tensors: Sequence[Tensor], new: Tensor) -> None:
         """The inverse of :meth:`gather`, or of :meth:`gather_values` where ``new`` is (B,)."""
-        targets = self._values(tensors) if new.ndim == 1 else self._entries(tensors)
+        copy_all_(list(tensors), self.split(tensors, new))
+
+    def split(self, tensors: Sequence[Tensor], new: Tensor) -> list[Tensor]:
+        """What :meth:`write_` writes to each of the tensors."""
         new = new if new.ndim == 1 else self.turn(new)
-        copy_all_(targets, list(new.reshape(len(targets), *targets[0].shape).unbind(0)))
+        return list(new.reshape(len(tensors), *tensors[0].shape).unbind(0))
 
     def compressed(self, g: Tensor) -> Tensor:
         """A direction as it travels."""
@@ -134,15 +139,9 @@ class ShardedBucket:
         """Matrices (B, p, n) as the parameters hold them, see :attr:`Layout.stored`; and back."""
         return matrices.mT if self.layout.transposed else matrices
 
-    def _entries(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return list(tensors) if self.region is None else [self.region.entries(tensor) for tensor in tensors]
 
-    def _values(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return list(tensors) if self.region is None else [self.region.values(tensor) for tensor in tensors]
-
-    @staticmethod
-    def _stacked(tensors: list[Tensor]) -> Tensor:
-        return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tensors)
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
 
 
 def make_sharded_buckets(

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,8 +29,31 @@ OUT, SUM, BACK, SHARE = 0, 1, 100, 101
 ALIGNMENT = 16
 """Bytes: that of complex128, and a divisor of the size of every record."""
 
-Buffers = dict[int, Tensor]
-"""Bytes that go to members of a group, or come from them."""
+Starts = dict[int, int]
+"""Where in a buffer the bytes that go to members of a group, or come from them, begin."""
+
+
+class Buffer:
+    """The bytes of a collective.
+
+    Args:
+        size: how many there are.
+        device: where.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
+        self._typed: dict[torch.dtype, Tensor] = {}
+
+    def typed(self, dtype: torch.dtype) -> Tensor:
+        """The bytes as entries of a dtype."""
+        if dtype not in self._typed:
+            self._typed[dtype] = self.bytes.view(dtype)
+        return self._typed[dtype]
+
+    def free(self) -> None:
+        """Give memory back now: a thread of gloo lets go of the tensors of a collective some time after its end."""
+        self.bytes.untyped_storage().resize_(0)
 
 
 # Requests
@@ -51,15 +74,15 @@ class AllToAll:
     Attributes:
         send: how many bytes go to each member; those to whom nothing is sent are left out.
         expect: how many come from each member. All sizes are multiples of :data:`ALIGNMENT`.
-        pack: writes what is sent into buffers.
-        unpack: makes tensors from the buffers that were received, whose memory is given back after that.
+        pack: writes what is sent into a buffer.
+        unpack: makes tensors from a buffer that was received, whose memory is given back after that.
         stage: one of those above.
     """
 
     send: dict[int, int]
     expect: dict[int, int]
-    pack: Callable[[Buffers], None]
-    unpack: Callable[[Buffers], list[Tensor]]
+    pack: Callable[[Buffer, Starts], None]
+    unpack: Callable[[Buffer, Starts], list[Tensor]]
     stage: int
 
 
@@ -84,7 +107,7 @@ class Job(NamedTuple):
         return self.replicas if request.stage == SHARE and self.replicas is not None else self.group
 
 
-def run(rounds: Iterator[Sequence[Job]], overlap: bool = True, ready: Callable[[], None] | None = None) -> None:
+def run(rounds: Iterator[Sequence[Job]], overlap: bool = True) -> None:
     """Run the jobs of all rounds to their end.
 
     The matrices of round k + 1 travel to their owners while round k computes, and those of round k travel back while
@@ -93,12 +116,8 @@ def run(rounds: Iterator[Sequence[Job]], overlap: bool = True, ready: Callable[[
     Args:
         rounds: jobs in an order that is the same on all ranks. A round is made when it starts.
         overlap: whether a round starts before the one before it has ended; without, one round has buffers.
-        ready: called before the first collective; what it raises ends the step before anything is sent.
     """
-    current = _started(rounds)
-    if ready is not None:
-        ready()
-    last = None
+    current, last = _started(rounds), None
     while current is not None:
         current.launch(BACK - 1)
         following = _started(rounds) if overlap else None
@@ -213,43 +232,36 @@ def all_to_all_coalesced(requests: Sequence[AllToAll], group: dist.ProcessGroup,
         for sizes, totals in ((request.send, going), (request.expect, coming)):
             for member, size in sizes.items():
                 totals[member] += size
-    outbox = torch.empty(sum(going), dtype=torch.uint8, device=device)
-    for request, buffers in zip(requests, _divide(outbox, [each.send for each in requests], going), strict=True):
-        request.pack(buffers)
+    outbox, inbox = Buffer(sum(going), device), Buffer(sum(coming), device)
+    for request, starts in zip(requests, _divide([each.send for each in requests], going), strict=True):
+        request.pack(outbox, starts)
         request.pack = _packed  # what it packed is not needed any more
-    inbox = torch.empty(sum(coming), dtype=torch.uint8, device=device)
-    work = dist.all_to_all_single(inbox, outbox, coming, going, group=group, async_op=True)
+    work = dist.all_to_all_single(inbox.bytes, outbox.bytes, coming, going, group=group, async_op=True)
 
     def wait() -> list[Answer]:
         _wait(work)
-        _free(outbox)
-        received = _divide(inbox, [request.expect for request in requests], coming)
-        answers = [request.unpack(buffers) for request, buffers in zip(requests, received, strict=True)]
-        _free(inbox)
+        outbox.free()
+        received = _divide([request.expect for request in requests], coming)
+        answers = [request.unpack(inbox, starts) for request, starts in zip(requests, received, strict=True)]
+        inbox.free()
         return answers
 
     return wait
 
 
-def _packed(buffers: Buffers) -> None:
+def _packed(buffer: Buffer, starts: Starts) -> None:
     raise AssertionError("a request is served once")
 
 
-def _divide(buffer: Tensor, sizes: Sequence[Mapping[int, int]], totals: Sequence[int]) -> list[Buffers]:
-    """The parts of a buffer that belong to each request, by member: members one after another, in each the requests."""
-    starts = [0, *accumulate(totals)]
-    parts: list[Buffers] = []
+def _divide(sizes: Sequence[Mapping[int, int]], totals: Sequence[int]) -> list[Starts]:
+    """Where the bytes of each request begin, by member: members one after another, in each the requests."""
+    next_starts = [0, *accumulate(totals)]
+    parts: list[Starts] = []
     for of_request in sizes:
-        parts.append({})
+        parts.append({member: next_starts[member] for member in of_request})
         for member, size in of_request.items():
-            parts[-1][member] = buffer.narrow(0, starts[member], size)
-            starts[member] += size
+            next_starts[member] += size
     return parts
-
-
-def _free(buffer: Tensor) -> None:
-    """Give memory back now: a thread of gloo lets go of the tensors of a collective some time after it has ended."""
-    buffer.untyped_storage().resize_(0)
 
 
 def _wait(work: dist.Work | None) -> None:
@@ -272,21 +284,22 @@ class PackedLayout(NamedTuple):
     size: int
     fields: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int], ...]
 
-    def unpack(self, buffer: Tensor, count: int, members: int = 1, step: int = 0) -> list[Tensor]:
+    def views(self, buffer: Buffer, start: int, count: int, members: int = 1, step: int = 0) -> list[Tensor]:
         """The fields (members, count, ...) in the bytes of ``count`` records of each member, as views.
 
         Args:
-            buffer: the bytes of the first member.
+            buffer: the bytes.
+            start: where those of the first member begin.
             count: how many records each member has.
             members: how many members there are.
             step: how many bytes lie between what one member and the next one has.
         """
-        fields, typed = [], {dtype: buffer.view(dtype) for dtype in {field[0] for field in self.fields}}
-        for dtype, shape, strides, start in self.fields:
-            strides = (step // dtype.itemsize, self.size // dtype.itemsize, *strides)
-            start += int(typed[dtype].storage_offset())
-            fields.append(typed[dtype].as_strided((members, count, *shape), strides, start))
-        return fields
+        views = []
+        for dtype, shape, strides, first in self.fields:
+            size = dtype.itemsize
+            strides = (step // size, self.size // size, *strides)
+            views.append(buffer.typed(dtype).as_strided((members, count, *shape), strides, start // size + first))
+        return views
 
 
 @lru_cache(maxsize=1024)  # every step sends what the last one did
@@ -316,47 +329,54 @@ def range_sizes(ranges: Ranges, fields: Sequence[Tensor]) -> dict[int, int]:
     return {member: (b - a) * size for member, (a, b) in enumerate(ranges) if b > a and size}
 
 
-def pack_ranges(ranges: Ranges, fields: Sequence[Tensor], buffers: Buffers) -> None:
-    """Write the fields (B, ...) of each member's matrices into its buffer."""
-    for views, (a, b) in _records(ranges, record_of(fields), buffers):
+def pack_ranges(ranges: Ranges, fields: Sequence[Tensor], buffer: Buffer, starts: Starts) -> None:
+    """Write the fields (B, ...) of each member's matrices."""
+    for views, (a, b) in _records(ranges, record_of(fields), buffer, starts):
         for view, field in zip(views, fields, strict=True):
-            view.copy_(torch.unflatten(field[a:b], 0, view.shape[:2]))
+            view.copy_(_cut(field, a, b, view.shape))
 
 
-def pack_copies(ranges: Ranges, fields: Sequence[Tensor], buffers: Buffers) -> None:
-    """Write the fields of all matrices into the buffer of every member."""
-    for member, buffer in buffers.items():
-        pack_ranges(ranges, fields, {member: buffer})
+def pack_copies(ranges: Ranges, fields: Sequence[Tensor], buffer: Buffer, starts: Starts) -> None:
+    """Write the fields of all matrices for every member."""
+    for member, start in starts.items():
+        pack_ranges(ranges, fields, buffer, {member: start})
 
 
-def unpack_ranges(ranges: Ranges, like: Sequence[Tensor], buffers: Buffers) -> list[Tensor]:
-    """The fields (B, ...) of all matrices, from the buffers of the members that had them."""
+def unpack_ranges(ranges: Ranges, like: Sequence[Tensor], buffer: Buffer, starts: Starts) -> list[Tensor]:
+    """The fields (B, ...) of all matrices, from the members that had them."""
     count = ranges[-1][1]
     fields = [each.new_empty(count, *each.shape[1:]) for each in like]
-    for views, (a, b) in _records(ranges, record_of(like), buffers):
+    for views, (a, b) in _records(ranges, record_of(like), buffer, starts):
         for view, field in zip(views, fields, strict=True):
-            torch.unflatten(field[a:b], 0, view.shape[:2]).copy_(view)
+            _cut(field, a, b, view.shape).copy_(view)
     return fields
 
 
-def _records(ranges: Ranges, record: PackedLayout, buffers: Buffers) -> Iterator[tuple[list[Tensor], tuple[int, int]]]:
-    """The fields (members, count, ...) in buffers, and the range of matrices: of members that look alike together."""
-    present = list(buffers)
-    for first, last, step in _alike([buffers[member] for member in present]):
-        (a, b), stop = ranges[present[first]], ranges[present[last - 1]][1]
-        yield record.unpack(buffers[present[first]], b - a, last - first, step), (a, stop)
+def _cut(field: Tensor, a: int, b: int, shape: Sequence[int]) -> Tensor:
+    """The matrices from a to b of a field, seen in a shape (members, count, ...)."""
+    return torch.unflatten(field if b - a == field.shape[0] else field[a:b], 0, shape[:2])
 
 
-def _alike(buffers: Sequence[Tensor]) -> Iterator[tuple[int, int, int]]:
-    """Stretches of buffers of one size that lie in equal steps: the first, the one after the last, and the step."""
-    starts, sizes = [int(each.storage_offset()) for each in buffers], [each.shape[0] for each in buffers]
+def _records(
+    ranges: Ranges, record: PackedLayout, buffer: Buffer, starts: Starts
+) -> Iterator[tuple[list[Tensor], tuple[int, int]]]:
+    """The fields (members, count, ...) in a buffer, and the range of matrices: of members that look alike together."""
+    sizes = [ranges[member][1] - ranges[member][0] for member in starts]
+    for present, step in _alike(starts, sizes):
+        (a, b), stop = ranges[present[0]], ranges[present[-1]][1]
+        yield record.views(buffer, starts[present[0]], b - a, len(present), step), (a, stop)
+
+
+def _alike(starts: Starts, sizes: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
+    """Stretches of members of one size whose bytes begin in equal steps: the members, and the step."""
+    members, places = list(starts), list(starts.values())
     first = 0
-    while first < len(buffers):
+    while first < len(members):
         last = first + 1
-        step = starts[last] - starts[first] if last < len(buffers) else 0
-        while last < len(buffers) and sizes[last] == sizes[first] and starts[last] - starts[last - 1] == step:
+        step = places[last] - places[first] if last < len(members) else 0
+        while last < len(members) and sizes[last] == sizes[first] and places[last] - places[last - 1] == step:
             last += 1
-        yield first, last, step
+        yield members[first:last], step
         first = last
 
 
@@ -366,17 +386,17 @@ def piece_sizes(layout: Layout, fields: Sequence[Tensor], count: int) -> dict[in
     return {member: sizes[shape] for member, shape in enumerate(layout.shapes) if sizes.get(shape)}
 
 
-def pack_pieces(layout: Layout, fields: Sequence[Tensor], buffers: Buffers) -> None:
-    """Write each member's pieces of matrices (B, p, n), and all of the values (B,), into its buffer."""
-    for views, members in _pieces(layout, fields, buffers):
+def pack_pieces(layout: Layout, fields: Sequence[Tensor], buffer: Buffer, starts: Starts) -> None:
+    """Write each member's pieces of matrices (B, p, n), and all of the values (B,)."""
+    for views, members in _pieces(layout, fields, buffer, starts):
         for view, field in zip(views, fields, strict=True):
             view.copy_(field if field.ndim == 1 else _at(field, layout, members))
 
 
-def unpack_pieces(layout: Layout, like: Sequence[Tensor], count: int, buffers: Buffers) -> list[Tensor]:
+def unpack_pieces(layout: Layout, like: Sequence[Tensor], count: int, buffer: Buffer, starts: Starts) -> list[Tensor]:
     """The fields of ``count`` matrices: whole matrices from their pieces, and the sums of the members' values."""
     fields = [each.new_empty(count, layout.p, layout.n) if each.ndim > 1 else each.new_zeros(count) for each in like]
-    for views, members in _pieces(layout, fields, buffers) if count else ():
+    for views, members in _pieces(layout, fields, buffer, starts) if count else ():
         for view, field in zip(views, fields, strict=True):
             subscript = _subscript(layout, members[0])
             if field.ndim == 1:
@@ -388,13 +408,15 @@ def unpack_pieces(layout: Layout, like: Sequence[Tensor], count: int, buffers: B
     return fields
 
 
-def _pieces(layout: Layout, fields: Sequence[Tensor], buffers: Buffers) -> Iterator[tuple[list[Tensor], Sequence[int]]]:
-    """The fields (members, B, ...) of pieces in buffers, and the members: those that look alike together."""
-    present, even = list(buffers), layout.even[1]
-    stretches = [*_alike([buffers[member] for member in present[:even]])]
-    for first, last, step in [*stretches, *((i, i + 1, 0) for i in range(even, len(present)))]:
-        record = record_of(fields, layout.shapes[present[first]])
-        yield record.unpack(buffers[present[first]], fields[0].shape[0], last - first, step), present[first:last]
+def _pieces(
+    layout: Layout, fields: Sequence[Tensor], buffer: Buffer, starts: Starts
+) -> Iterator[tuple[list[Tensor], list[int]]]:
+    """The fields (members, B, ...) of pieces in a buffer, and the members: those that look alike together."""
+    # members that are not among the even ones have sizes of their own, and stay alone
+    sizes = [0 if place < layout.even[1] else 1 + place for place in range(len(starts))]
+    for members, step in _alike(starts, sizes):
+        record = record_of(fields, layout.shapes[members[0]])
+        yield record.views(buffer, starts[members[0]], fields[0].shape[0], len(members), step), members
 
 
 def _at(matrices: Tensor, layout: Layout, members: Sequence[int]) -> Tensor:

@@ -110,6 +110,7 @@ class StepCheck:
         params: Sequence[Tensor],
         settings: Mapping[str, str],
         changed: bool,
+        written: bool,
     ) -> None:
         """Start to compare.
 
@@ -120,6 +121,7 @@ class StepCheck:
             params: all parameters that ranks share.
             settings: those of the optimizer that are not of a group.
             changed: whether this rank is about to make a new plan.
+            written: whether somebody may have written to matrices of this rank since the last step.
         """
         if not ranks:
             return
@@ -137,17 +139,25 @@ class StepCheck:
 
         self._describe = description
         digest = _digest([options, flags, changed])
-        self._comparisons = [Comparison(peers, digest, rates) for peers in ranks]
+        self._comparisons = [Comparison(peers, digest, rates, written) for peers in ranks]
 
-    def finish(self) -> None:
-        """Raise on all ranks where they differ; on an accelerator, before the next step."""
+    def finish(self) -> bool:
+        """Raise on all ranks where they differ; on an accelerator, before the next step.
+
+        Returns:
+            Whether matrices may have been written to on some rank: the same on all; True where nobody has looked.
+        """
         comparisons, self._comparisons = self._comparisons, []
+        written = not comparisons
         for comparison in comparisons:
             comparison.finish()
             if comparison.peers.device.type == "cpu":
                 _raise_if_different(comparison, self._describe)
+                written |= comparison.flag()
             else:
+                written = True
                 self._deferred.append((comparison, self._describe))
+        return written
 
     def raise_deferred(self) -> None:
         """Raise what the last step has found."""
@@ -191,13 +201,15 @@ class Comparison:
         peers: the ranks.
         number: the number, of 63 bits.
         rates: learning rates on a device, which take part.
+        flag: whether something is so on this rank; :meth:`flag` tells whether it is on some rank.
     """
 
-    def __init__(self, peers: Peers, number: int, rates: Sequence[Tensor] = ()) -> None:
+    def __init__(self, peers: Peers, number: int, rates: Sequence[Tensor] = (), flag: bool = False) -> None:
         self.peers = peers
-        bits = [lr.detach().reshape(()).to(peers.device, torch.float64).view(torch.int64) for lr in rates]
-        numbers = torch.stack([torch.tensor(number, device=peers.device), *bits])
-        self._both = torch.cat([numbers, -numbers])
+        self._both = torch.tensor([flag, number, -number], device=peers.device)
+        for lr in rates:
+            bits = lr.detach().reshape(1).to(peers.device, torch.float64).view(torch.int64)
+            self._both = torch.cat([self._both, bits, -bits])
         self._groups = iter(peers.groups)
         self._work: dist.Work | None = None
         self._seen: torch.Event | None = None
@@ -223,8 +235,12 @@ class Comparison:
         self.finish()
         if self._seen is not None:
             self._seen.synchronize()
-        largest, smallest = self._both.chunk(2)
-        return torch.equal(largest, -smallest)
+        _, *numbers = self._both.tolist()
+        return all(largest == -negated for largest, negated in zip(numbers[::2], numbers[1::2], strict=True))
+
+    def flag(self) -> bool:
+        """Whether the flag is set on some rank."""
+        return bool(self._both[0])
 
 
 def _digest(value: Any) -> int:

@@ -69,16 +69,17 @@ def apply(given: Sequence[Matrices], function: Function, numbers: int = 1, write
         for param, view, _ in given
     ]
     local, buckets = _sort(given)
-    held = sum(param.to_local().nbytes for param in params)
+    locals_ = [param.to_local() for param in params]
+    held = sum(tensor.nbytes for tensor in locals_)
     round_bytes = min(ROUND_BYTES, max(_LEAST_ROUND, held // 16))
 
     def steps(bucket: ShardedBucket) -> Steps:
         if bucket.count == 0:
             return
-        tensors = [params[i].to_local() for i in bucket.members]
+        tensors = bucket.members_of(locals_)
         results = yield from _by_owners(bucket, tensors, function, numbers, writes)
         for k, values in enumerate(results[:numbers]):
-            bucket.write_([found[i][k] for i in bucket.members], values)
+            bucket.write_(bucket.members_of([of_param[k] for of_param in found], per_matrix=True), values)
         for new in results[numbers:]:
             bucket.write_(tensors, new if bucket.scale == 1 else new * bucket.scale)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
 from orthoptim.distributed.layout import batch_placements, distribute, from_local, local_batch
-from orthoptim.engine.state import create
+from orthoptim.engine.state import create, lay_together
 from orthoptim.tensors import compute_dtype, is_dtensor
 from orthoptim.views import View
 
@@ -42,6 +42,17 @@ def init_state(param: Tensor, kinds: Mapping[str, Kind], group: Mapping[str, Any
             state[name] = as_matrix_values(values, param, group)
         else:
             state[name] = torch.zeros_like(param, dtype=state_dtype(kind, dtype), requires_grad=False)
+
+
+def lay_states_together(group: Mapping[str, Any], states: Mapping[Tensor, dict[str, Tensor]]) -> None:
+    """Move what is like in the states of a param group side by side: see :func:`lay_together`.
+
+    Of DTensors that is the numbers of each matrix, in the order of the buckets, which are of one shape each.
+    """
+    params = [param for param in group["params"] if param in states]
+    sharded = sorted(filter(is_dtensor, params), key=lambda param: param.shape)
+    for alike in ([param for param in params if not is_dtensor(param)], sharded):
+        lay_together([states[param] for param in alike], group["block_cap_mb"])
 
 
 def as_matrix_values(local: Tensor, param: DTensor, group: Mapping[str, Any]) -> Tensor:

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.base import Base
 from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_rounds, make_sharded_buckets, matrix_bytes
 from orthoptim.distributed.collectives import Job, Steps, run
 from orthoptim.distributed.handshake import Peers, StepCheck, meshes, peers_of
 from orthoptim.distributed.layout import Layout, local_view
 from orthoptim.distributed.state import init_state
-from orthoptim.distributed.strategies import choose, per_matrix_names, step_bucket
+from orthoptim.distributed.strategies import Kept, choose, step_bucket
+from orthoptim.engine.buckets import together
 from orthoptim.engine.naming import names_of, parameter_name
+from orthoptim.engine.plan import has_address, same_tensors
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import newest, rescaled
-from orthoptim.stiefel import FORMS
+from orthoptim.precision import full_precision
+from orthoptim.stiefel import FORMS, can_look
 from orthoptim.tensors import is_dtensor, local_part, real_dtype
 from orthoptim.views import View
 
@@ -85,6 +88,10 @@ class ShardedStep:
         self.rounds: list[list[ShardedBucket]] = []
         self.local_views: dict[int, View] = {}
         self._overlap = True
+        self._devices: set[torch.device] = set()
+        self._work: dict[int, _GroupWork] = {}
+        self._kept: dict[ShardedBucket, Kept] = {}
+        self._is_complete = False
         self._key: list[Any] = []
         self._frozen: list[tuple[str, Tensor]] = []
         self._peers: list[Peers] = []
@@ -108,17 +115,26 @@ class ShardedStep:
             self._check.finish()  # all ranks make a new plan, or none
             self._make(rules, key)
             self._compare(rules, False)
-        work = {
-            rule.index: _GroupWork(rule, self.groups[rule.index], state) for rule in rules if rule.index in self.groups
-        }
+        work = {rule.index: self._work_of(rule, state) for rule in rules if rule.index in self.groups}
+        if self._check.finish():
+            for kept in self._kept.values():
+                kept.pieces = None
+        self._is_complete = False  # if this step fails here, the next one sends X
 
         def jobs(buckets: Sequence[ShardedBucket]) -> list[Job]:
             return [
-                Job(bucket.process_group, bucket.device, work[bucket.group].steps(bucket), bucket.replicas)
+                Job(
+                    bucket.process_group,
+                    bucket.device,
+                    work[bucket.group].steps(bucket, self._kept.get(bucket)),
+                    bucket.replicas,
+                )
                 for bucket in buckets
             ]
 
-        run(map(jobs, self.rounds), self._overlap, self._check.finish)
+        with full_precision(*self._devices):
+            run(map(jobs, self.rounds), self._overlap)
+        self._is_complete = True
         return {index: of_group.local_work() for index, of_group in work.items()}
 
     def _compare(self, rules: Sequence[UpdateRule], changed: bool) -> None:
@@ -128,7 +144,24 @@ class ShardedStep:
             labels.append(label)
             params.append(param)
         settings = {"round_bytes": str(self.round_bytes), "communication_dtype": str(self.communication_dtype)}
-        self._check.start(self._peers, rules, labels, params, settings, changed)
+        written = changed or not self._is_complete or not all(map(self._is_kept, self._kept.items()))
+        self._check.start(self._peers, rules, labels, params, settings, changed, written)
+
+    def _is_kept(self, item: tuple[ShardedBucket, Kept]) -> bool:
+        """Whether the parameters of a bucket are what the last step wrote; ``param.data.mul_(2)`` tells no version."""
+        bucket, kept = item
+        if kept.pieces is None:
+            return bucket.count == 0
+        params = bucket.members_of(_local_parts(self.groups[bucket.group].params))
+        return all(map(torch.equal, params, bucket.split(params, kept.pieces)))
+
+    def _work_of(self, rule: UpdateRule, states: MutableMapping[Tensor, Any]) -> _GroupWork:
+        """The tensors of a group; those of the last step, if they are the same."""
+        work = self._work.get(rule.index)
+        if work is None or not work.serves(states):
+            work = self._work[rule.index] = _GroupWork(rule, self.groups[rule.index], states)
+        work.start(rule)
+        return work
 
     def plan(self, rules: Sequence[UpdateRule]) -> None:
         """Make the plan of the next step, if that of the last one does not serve. All ranks must call."""
@@ -148,7 +181,7 @@ class ShardedStep:
     def _make(self, rules: Sequence[UpdateRule], key: list[Any]) -> None:
         if self.communication_dtype not in (None, torch.bfloat16):
             raise ValueError(f"Invalid communication_dtype: {self.communication_dtype}; it is torch.bfloat16 or None")
-        self.groups, self.local_views, self._frozen = {}, {}, []
+        self.groups, self.local_views, self._frozen, self._work = {}, {}, [], {}
         for rule in rules:
             shared = self.replicas is not None
             sharded = [i for i, param in enumerate(rule.group["params"]) if shared or is_dtensor(param)]
@@ -172,8 +205,14 @@ class ShardedStep:
             self._peers.extend(Peers((self.replicas,), device) for device in plain)
         # with matrices larger than a round, one round at a time is all that there is room for
         self._overlap = all(matrix_bytes(bucket) <= self.round_bytes for bucket in buckets)
+        self._devices = {bucket.device for bucket in buckets}
         for part in (part for parts in self.rounds for part in parts):
             part.blocks.append(part)  # parts share the list of their bucket
+        # Who looks at the comparison of this step before matrices are sent, on a CPU, need not send X to owners that
+        # have it. A model of one round can afford to keep it.
+        keeps = len(self.rounds) == 1 and len(self._peers) == 1 and all(map(can_look, map(local_part, firsts)))
+        self._kept = {part: Kept() for part in self.rounds[0] if _can_keep(part)} if keeps else {}
+        self._is_complete = False
         self._key = [*key[:-1], False]
 
     def _plan_group(self, rule: UpdateRule, positions: list[int]) -> GroupPlan:
@@ -181,7 +220,8 @@ class ShardedStep:
         group, all_names = rule.group, names_of(rule.group)
         params, names = [group["params"][i] for i in positions], [all_names[i] for i in positions]
         labels = [parameter_name(group, i, f"group {rule.index}") for i in positions]
-        strategy = partial(choose, by_columns=_by_columns(rule))
+        by_columns = not rule.base.whole_matrix and bool(rule.method.steps_columns(group))
+        strategy = partial(choose, by_columns=by_columns)
         view = View.of(group["view"]).scaled(group["scale"])
         local, buckets = make_sharded_buckets(params, view, group["side"], strategy, self.replicas)
         named = [
@@ -199,50 +239,104 @@ class ShardedStep:
         return GroupPlan(rule.index, params, names, labels, local, named)
 
 
+class BucketTensors(NamedTuple):
+    """The local tensors of the members of a bucket: where its matrices lie in them.
+
+    Attributes:
+        params: of the parameters.
+        buffers: of their states, by name.
+        steps: what counts the steps of each member, if this bucket counts them.
+        all_steps: the same, as few tensors.
+    """
+
+    params: list[Tensor]
+    buffers: dict[str, list[Tensor]]
+    steps: list[Tensor]
+    all_steps: list[Tensor]
+
+
 class _GroupWork:
-    """What one step needs of the parameters of a group: looked up once, as that takes longer than to use it."""
+    """What the steps of a group work on: looked up once, as that takes longer than to use it."""
 
     def __init__(self, rule: UpdateRule, plan: GroupPlan, states: MutableMapping[Tensor, Any]) -> None:
         self.rule, self.plan = rule, plan
         self.params = _local_parts(plan.params)
-        self.grads = [_local_gradient(param) for param in plan.params]
-        self.states = [states[param] for param in plan.params]
+        self.states: list[dict[str, Tensor]] = [states[param] for param in plan.params]
         for param, state in zip(plan.params, self.states, strict=True):
             if not rule.kinds.keys() <= state.keys():
                 init_state(param, rule.kinds, rule.group, state)
+        self._entries = [value for state in self.states for value in state.values()]
+        self._scalars = [tensor for tensor in _local_parts(self._entries) if tensor.ndim == 0 and has_address(tensor)]
+        self._addresses = list(map(Tensor.data_ptr, self._scalars))
+        self._tensors: dict[ShardedBucket, BucketTensors] = {}
+        self.grads: list[Tensor | None] = []
+        self._gathered: list[Tensor] = []
+        self._missing = False
 
-    def steps(self, bucket: ShardedBucket) -> Steps:
+    def serves(self, states: MutableMapping[Tensor, Any]) -> bool:
+        """Whether parameters and states are the tensors that were looked up."""
+        return (
+            same_tensors(_local_parts(self.plan.params), self.params)
+            and all(map(is_, map(states.get, self.plan.params), self.states))
+            and same_tensors(self._entries, [value for state in self.states for value in state.values()])
+            and self._addresses == list(map(Tensor.data_ptr, self._scalars))
+        )
+
+    def start(self, rule: UpdateRule) -> None:
+        """Take the gradients of a step."""
+        self.rule, self.grads = rule, _local_gradients(self.plan.params)
+        self._missing = any(grad is None for grad in self.grads)
+        # what has no gradient here is to be skipped on all ranks, as if that were not finite
+        pairs = zip(self.params, self.grads, strict=True)
+        self._gathered = [torch.full_like(param, torch.nan) if grad is None else grad for param, grad in pairs]
+
+    def tensors(self, bucket: ShardedBucket) -> BucketTensors:
+        """Those of a bucket."""
+        if bucket not in self._tensors:
+            names = [*self.rule.kinds, *(["master"] if bucket.half else [])]
+            buffers = {}
+            for name in names:
+                of_all = _local_parts([state[name] for state in self.states])
+                values = name in self.rule.matrix_values
+                members = bucket.members_of(of_all, values)
+                buffers[name] = together(members) if values else members
+            steps = [self.states[i]["step"] for i in bucket.members] if bucket.counts_steps else []
+            params = bucket.members_of(self.params)
+            self._tensors[bucket] = BucketTensors(params, buffers, steps, together(steps))
+        return self._tensors[bucket]
+
+    def steps(self, bucket: ShardedBucket, kept: Kept | None) -> Steps:
         """The coroutine that steps one bucket: gather, step by its strategy, write."""
-        params, states = [self.params[i] for i in bucket.members], [self.states[i] for i in bucket.members]
-        grads = [self.grads[i] for i in bucket.members]
-        counting = zip(states, grads, strict=True) if bucket.counts_steps else ()
-        counters = [state["step"] for state, grad in counting if grad is not None]
+        params, buffers, steps, counters = self.tensors(bucket)
+        if self._missing:
+            members = zip(steps, bucket.members, strict=False)
+            counters = [step for step, member in members if self.grads[member] is not None]
         if bucket.count == 0:
             _count(counters)
             return
-        names = [*self.rule.kinds, *(["master"] if bucket.half else [])]
-        buffers = {name: _local_parts([state[name] for state in states]) for name in names}
-        whole = bucket.gather(params)
+        whole = bucket.gather(params) if kept is None or kept.pieces is None else kept.pieces
         if bucket.half:
             whole = newest(whole, bucket.gather(buffers["master"]))
         x = whole if bucket.scale == 1 else whole / bucket.scale
+        grad = bucket.gather(bucket.members_of(self._gathered))
+        grad = grad.to(x.dtype) if bucket.scale == 1 else grad.to(x.dtype) * bucket.scale
         lr = self.rule.group["lr"]
         if isinstance(lr, Tensor):
             lr = lr.to(bucket.device, real_dtype(bucket.dtype)).reshape(())
         else:  # filled in on the device: a copy would wait for it
             lr = torch.full((), lr, dtype=real_dtype(bucket.dtype), device=bucket.device)
-        values = per_matrix_names(self.rule.kinds)
         state = {
-            name: bucket.gather_values(buffers[name]) if name in values else bucket.gather(buffers[name])
+            name: bucket.gather_values(buffers[name])
+            if name in self.rule.matrix_values
+            else bucket.gather(buffers[name])
             for name in self.rule.kinds
         }
-        # what has no gradient here is to be skipped on all ranks, as if that were not finite
-        pairs = zip(params, grads, strict=True)
-        grad = bucket.gather([torch.full_like(param, torch.nan) if each is None else each for param, each in pairs])
-        grad = grad.to(x.dtype) if bucket.scale == 1 else grad.to(x.dtype) * bucket.scale
-        new_x, new_state = yield from step_bucket(self.rule, bucket, x, grad, state, lr)
-        new_x = rescaled(new_x, whole, bucket.scale)
+        new_x, new_state = yield from step_bucket(self.rule, bucket, x, grad, state, lr, kept)
+        if bucket.scale != 1:
+            new_x = rescaled(new_x, whole, bucket.scale)
         bucket.write_(params, new_x)
+        if kept is not None:
+            kept.pieces = new_x
         if bucket.half:
             bucket.write_(buffers["master"], new_x)
         for name, value in new_state.items():
@@ -268,18 +362,19 @@ class _GroupWork:
         return work
 
 
+def _can_keep(part: ShardedBucket) -> bool:
+    """Whether owners have X as the parameters hold it: not where these hold multiples of it, or fewer digits."""
+    return part.strategy == "whole" and part.scale == 1 and not part.half
+
+
 def _form(rule: UpdateRule, layout: Layout, strategy: str, device: str) -> str:
     form: str = rule.method.form(layout.p, layout.n, rule.group, device)
     return "direct-p" if strategy not in ("whole", "local") and form in FORMS else form
 
 
-def _by_columns(rule: UpdateRule) -> bool:
-    return not Base.named(rule.group["base"]).whole_matrix and bool(rule.method.steps_columns(rule.group))
-
-
 def _local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """:func:`local_part` of each; told by the type alone, as there are hundreds of them in a step."""
-    return [each if type(each) is Tensor else local_part(each) for each in tensors]
+    """:func:`local_part` of each, without a call for each: there are hundreds of them in a step."""
+    return [getattr(each, "_local_tensor", each) for each in tensors]
 
 
 def _count(steps: list[Tensor]) -> None:
@@ -287,12 +382,15 @@ def _count(steps: list[Tensor]) -> None:
         torch._foreach_add_(steps, 1)
 
 
-def _local_gradient(param: Tensor) -> Tensor | None:
-    grad = param.grad
-    if grad is None or not is_dtensor(param):
-        return grad
-    assert is_dtensor(grad)
-    ours, theirs = param._spec, grad._spec
-    if theirs is not ours and theirs.placements != ours.placements:  # such as a pending sum
-        grad = grad.redistribute(placements=param.placements)
-    return grad._local_tensor
+def _local_gradients(params: Sequence[Tensor]) -> list[Tensor | None]:
+    """What this rank holds of the gradients."""
+    grads: list[Tensor | None] = []
+    for param in params:
+        grad, spec = param.grad, getattr(param, "_spec", None)
+        if grad is not None and spec is not None:
+            assert is_dtensor(grad)
+            if grad._spec.placements != spec.placements:  # such as a pending sum
+                grad = grad.redistribute(placements=spec.placements)
+            grad = grad._local_tensor
+        grads.append(grad)
+    return grads

@@ -9,12 +9,12 @@
 | both sides | ``whole`` | 2 all-to-all |
 | between the matrices of one parameter, of several sizes | ``whole``, owned where they are | 2 all-to-all of numbers |
 
-``whole`` sends 3pn/w numbers per matrix and rank (X and G to an owner, X⁺ back); ``two-phase`` all-reduces XXᴴ and XGᴴ,
-then RRᴴ, which sends 6p², whatever n is: less from n/p = 2w on. ``exchange`` sends the sum of both, never less than
-``whole`` on average, and from there on at most twice as much; but all ranks share in every matrix, where few owners
-would have much to do while the others wait. Cuts in strides, as of FSDP2 over tensor parallelism, are cuts like any
-other: sums do not ask for the order of columns, and owners put it right. Replicas (HSDP) each step a share of the
-matrices, and send the others what is new: one more all-to-all.
+``whole`` sends 3pn/w numbers per matrix and rank (X and G to an owner, X⁺ back; 2pn/w where the owner has kept X, see
+:class:`Kept`); ``two-phase`` all-reduces XXᴴ and XGᴴ, then RRᴴ, which sends 6p², whatever n is: less from n/p = 2w on.
+``exchange`` sends the sum of both, never less than ``whole`` on average, and from there on at most twice as much; but
+all ranks share in every matrix, where few owners would have much to do while the others wait. Cuts in strides, as of
+FSDP2 over tensor parallelism, are cuts like any other: sums do not ask for the order of columns, and owners put it
+right. Replicas (HSDP) each step a share of the matrices, and send the others what is new: one more all-to-all.
 
 A base optimizer that needs no whole matrices advances on pieces: entry by entry it makes G up to a factor of each
 matrix, and from the sum of its statistic over all pieces the factor. So momentum stays where it is, and only X and G
@@ -23,14 +23,15 @@ are moved. For other bases the gradient and the state are moved.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from orthoptim.base import Base, Direction, Kind, State, per_matrix
+from orthoptim.base import Direction, State
 from orthoptim.distributed.buckets import ShardedBucket, at_owners, share
 from orthoptim.distributed.collectives import (
     BACK,
@@ -71,6 +72,19 @@ Result = tuple[Tensor, State]  # new X, and new state of the pieces and of the m
 Moves = Generator[Request, Answer, Result]
 
 
+@dataclass
+class Kept:
+    """What a rank keeps of a bucket after a step, so that X need not be sent to its owner again in the next.
+
+    Attributes:
+        pieces: the pieces (B, rows, columns) that it wrote; None: X must be sent.
+        owned: the matrices that it owns, as the parameters hold them.
+    """
+
+    pieces: Tensor | None = None
+    owned: Tensor | None = None
+
+
 class Pieces(NamedTuple):
     """What a rank holds of a bucket.
 
@@ -81,6 +95,7 @@ class Pieces(NamedTuple):
         statistic: that of the base for each of the pieces; none or one.
         lr: learning rate.
         advanced: whether the base has advanced.
+        kept: what is kept from step to step; None: nothing is.
     """
 
     x: Tensor
@@ -89,6 +104,7 @@ class Pieces(NamedTuple):
     statistic: list[Tensor]
     lr: Tensor
     advanced: bool
+    kept: Kept | None = None
 
     def part(self, first: int, last: int) -> Pieces:
         """The same of some of the matrices."""
@@ -99,36 +115,9 @@ class Pieces(NamedTuple):
         return self._replace(x=self.x[first:last], g=self.g[first:last], state=state, statistic=statistic)
 
 
-class Method(NamedTuple):
-    """The method of a group and its options, for one bucket."""
-
-    rule: UpdateRule
-    form: str
-    base: type[Base]
-
-    @property
-    def group(self) -> Mapping[str, Any]:
-        """The options."""
-        return {**self.rule.group, "form": self.form}
-
-    @property
-    def moved_entries(self) -> list[str]:
-        """The buffers of the state, with a value for each entry, that whole matrices are stepped with."""
-        whole = self.base.whole_matrix or self.rule.method.replaces_gradient(self.rule.group)
-        moved = self.rule.kinds if whole else self.rule.method.buffers(self.rule.group)
-        return [name for name in moved if not per_matrix(self.rule.kinds[name])]
-
-    def block_step(self, **changes: Any) -> BlockStep:
-        """What steps whole matrices."""
-        return BlockStep(self.rule, self.form, **changes)
-
-    def scale(self, statistic: list[Tensor], state: State, lr: Tensor) -> tuple[Tensor | None, State]:
-        """The factor of the direction and the base's new state of each matrix, from the statistic of all pieces."""
-        t = _step_number(state, lr)
-        return self.base.scale(statistic[0] if statistic else None, state, t, **self.rule.hyperparameters)
-
-
-def step_bucket(rule: UpdateRule, bucket: ShardedBucket, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> Moves:
+def step_bucket(
+    rule: UpdateRule, bucket: ShardedBucket, x: Tensor, grad: Tensor, state: State, lr: Tensor, kept: Kept | None = None
+) -> Moves:
     """The coroutine that steps the pieces of a bucket: direction, update by its strategy, mask.
 
     Args:
@@ -138,23 +127,22 @@ def step_bucket(rule: UpdateRule, bucket: ShardedBucket, x: Tensor, grad: Tensor
         grad: those of the gradient.
         state: those of the state, and values of the matrices (B,).
         lr: learning rate.
+        kept: what is kept from step to step.
     """
-    method = Method(rule, bucket.form, Base.named(rule.group["base"]))
     advanced: State = {}
-    needs_whole = method.base.whole_matrix or rule.method.replaces_gradient(rule.group)
-    pieces = Pieces(x, grad, state, [], lr, not needs_whole)
-    if not needs_whole:
+    pieces = Pieces(x, grad, state, [], lr, not rule.needs_whole, kept)
+    if not rule.needs_whole:
         ascent = -grad if rule.group["maximize"] else grad
-        statistic = method.base.statistic(ascent)
+        statistic = rule.base.statistic(ascent)
         t = _step_number(state, lr)[:, None, None]
-        g, advanced = method.base.advance(ascent, state, t, **rule.hyperparameters)
+        g, advanced = rule.base.advance(ascent, state, t, **rule.hyperparameters)
         pieces = pieces._replace(g=g, statistic=[] if statistic is None else [statistic])
     first, last = bucket.share
     new_x, new = x[:0], State()
     if last > first:
-        new_x, new = yield from STRATEGIES[bucket.strategy](method, pieces.part(first, last), bucket)
+        new_x, new = yield from STRATEGIES[bucket.strategy](rule, pieces.part(first, last), bucket)
     if bucket.replicas is not None:
-        new_x, new = yield from _share(method, pieces, bucket, new_x, new)
+        new_x, new = yield from _share(rule, pieces, bucket, new_x, new)
     if advanced:
         finite = new["num_updates"] != state["num_updates"]
         if not (can_look(finite) and bool(finite.all())):
@@ -163,13 +151,13 @@ def step_bucket(rule: UpdateRule, bucket: ShardedBucket, x: Tensor, grad: Tensor
     return new_x, new
 
 
-def two_phase(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
+def two_phase(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Moves:
     """The long side is cut: sums over pieces take the place of products over n."""
-    update, new, finite = yield from _by_columns(method, pieces, pieces.x, pieces.g)
+    update, new, finite = yield from _by_columns(rule, pieces, bucket, pieces.x, pieces.g)
     return where(finite, update.x, pieces.x), _mask(pieces, new, finite)
 
 
-def exchange(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
+def exchange(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Moves:
     """The short side is cut: columns for rows, two phases, and back."""
     by_columns, by_rows, count = bucket.layout.piece_by_columns, bucket.layout.columns_by_rows, pieces.x.shape[0]
 
@@ -179,54 +167,57 @@ def exchange(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
         return AllToAll(send, expect, partial(pack_pieces, source, fields), unpack, stage)
 
     x, g = yield move(by_columns, by_rows, [pieces.x, bucket.compressed(pieces.g)], OUT)
-    update, new, finite = yield from _by_columns(method, pieces, x, g.to(x.dtype))
+    update, new, finite = yield from _by_columns(rule, pieces, bucket, x, g.to(x.dtype))
     (new_x,) = yield move(by_rows, by_columns, [update.x], BACK)
     return where(finite, new_x, pieces.x), _mask(pieces, new, finite)
 
 
-def whole(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
+def whole(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Moves:
     """Each matrix is sent to one rank, which steps it as a single process would, and sends it back."""
-    turn, values, entries = bucket.turn, per_matrix_names(method.rule.kinds), method.moved_entries
+    turn, values, entries = bucket.turn, rule.matrix_values, rule.matrix_entries
     first, last = bucket.owners[bucket.layout.me]
     # copies: to step a block may write to its state
     state = {name: pieces.state[name][first:last].clone() for name in values}
-    matrices = 1 + len(entries)
+    matrices, kept = 1 + len(entries), pieces.kept
+    owned = [] if kept is None or kept.pieces is None or kept.owned is None else [kept.owned]
 
     def compute(fields: list[Tensor]) -> list[Tensor]:
+        fields = [*owned, *fields]
         x, g, *buffers = map(turn, fields[: 1 + matrices])
         state.update(zip(entries, buffers, strict=True))
         assembled = pieces._replace(x=x, g=g.to(x.dtype), state=state, statistic=fields[1 + matrices :])
-        new_x, new = _step_whole(method, assembled)
-        back = [turn(new_x), *(turn(new[name]) for name in entries)]
+        new_x, new = _step_whole(rule, assembled, bucket.form)
+        stored = turn(new_x)
+        if kept is not None:
+            # Laid out as what is sent: products of matrices that lie otherwise round otherwise. Not in the memory of X,
+            # which may be among the new state.
+            same = stored.stride() == fields[0].stride()
+            stored = kept.owned = stored if same else torch.empty_like(fields[0]).copy_(stored)
+        back = [stored, *(turn(new[name]) for name in entries)]
         return [*back, *(new[name] if name in new else state[name] for name in values)]
 
     buffers = [turn(pieces.state[name]) for name in entries]
-    sent = [turn(pieces.x), turn(bucket.compressed(pieces.g)), *buffers, *pieces.statistic]
+    sent = [*([] if owned else [turn(pieces.x)]), turn(bucket.compressed(pieces.g)), *buffers, *pieces.statistic]
     like = [turn(pieces.x), *buffers, *(pieces.state[name] for name in values)]
     fields = yield from at_owners(bucket, sent, like, compute)
     new_x, *buffers = map(turn, fields[:matrices])
     return new_x, dict(zip([*entries, *values], [*buffers, *fields[matrices:]], strict=True))
 
 
-def local(method: Method, pieces: Pieces, bucket: ShardedBucket) -> Moves:
+def local(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Moves:
     """The matrices are whole on every replica, which steps its share of them."""
     yield from ()
     copies = {name: value.clone() for name, value in pieces.state.items()}  # to step a block may write to its state
-    new_x, new = _step_whole(method, pieces._replace(state=copies))
+    new_x, new = _step_whole(rule, pieces._replace(state=copies), bucket.form)
     return new_x, copies | new
 
 
 STRATEGIES = {"two-phase": two_phase, "exchange": exchange, "whole": whole, "local": local}
 
 
-def per_matrix_names(kinds: Mapping[str, Kind]) -> list[str]:
-    """The buffers that hold one value for each matrix."""
-    return sorted(name for name, kind in kinds.items() if per_matrix(kind))
-
-
-def _share(method: Method, pieces: Pieces, bucket: ShardedBucket, new_x: Tensor, new: State) -> Moves:
+def _share(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket, new_x: Tensor, new: State) -> Moves:
     """Replicas send each other what they have computed."""
-    names = [*method.moved_entries, *per_matrix_names(method.rule.kinds)]
+    names = [*rule.matrix_entries, *rule.matrix_values]
     first, last = bucket.share
     like = [pieces.x, *(pieces.state[name] for name in names)]
     fields = [new_x, *(new.get(name, pieces.state[name][first:last]) for name in names)]
@@ -235,17 +226,17 @@ def _share(method: Method, pieces: Pieces, bucket: ShardedBucket, new_x: Tensor,
 
 
 def _by_columns(
-    method: Method, pieces: Pieces, x: Tensor, g: Tensor
+    rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket, x: Tensor, g: Tensor
 ) -> Generator[Request, Answer, tuple[Update, State, Tensor]]:
     """Step columns: the update, the new state of each matrix, and which matrices are finite."""
-    direction = Direction(g, normalized=method.base.normalized, known=False)
+    direction = Direction(g, normalized=rule.base.normalized, known=False)
     t = _step_number(pieces.state, pieces.lr)
-    steps = flatten(method.rule.method.update(x, direction, pieces.lr, {}, t, method.group))
+    steps = flatten(rule.method.update(x, direction, pieces.lr, {}, t, {**rule.group, "form": bucket.form}))
     requested = next(steps)
     total = pieces.g.sum((-2, -1))  # is finite only if its terms are
     sums = yield AllReduce([*requested, total, *pieces.statistic], SUM)
     total, *statistic = sums[len(requested) :]
-    scale, fresh = method.scale(statistic, pieces.state, pieces.lr)
+    scale, fresh = _scale(rule, statistic, pieces)
     direction.set_scale(scale)
     if scale is not None:
         total = total * scale
@@ -266,6 +257,12 @@ def _by_columns(
     return update, {**fresh, **counted}, finite
 
 
+def _scale(rule: UpdateRule, statistic: list[Tensor], pieces: Pieces) -> tuple[Tensor | None, State]:
+    """The factor of the direction and the base's new state of each matrix, from the statistic of all pieces."""
+    t = _step_number(pieces.state, pieces.lr)
+    return rule.base.scale(statistic[0] if statistic else None, pieces.state, t, **rule.hyperparameters)
+
+
 def _mask(pieces: Pieces, new: State, finite: Tensor) -> State:
     """What is new where it is finite, else what is pieces."""
     return {name: where(finite, value, pieces.state[name]) for name, value in new.items()}
@@ -276,14 +273,14 @@ def _step_number(state: State, lr: Tensor) -> Tensor:
     return (state["num_updates"] + 1).to(lr.dtype)
 
 
-def _step_whole(method: Method, pieces: Pieces) -> Result:
+def _step_whole(rule: UpdateRule, pieces: Pieces, form: str) -> Result:
     """The step of whole matrices, in blocks that fit the cache; their state may be written to."""
     x, lr = pieces.x, pieces.lr
     if x.shape[0] == 0:
         return x, pieces.state
-    scale, fresh = method.scale(pieces.statistic, pieces.state, lr) if pieces.advanced else (None, State())
+    scale, fresh = _scale(rule, pieces.statistic, pieces) if pieces.advanced else (None, State())
     # the direction of a base that has advanced descends already
-    step = method.block_step(maximize=False) if pieces.advanced else method.block_step()
+    step = BlockStep(rule, form, maximize=False) if pieces.advanced else BlockStep(rule, form)
     size = block_size(x.shape[1], x.shape[2], x.dtype.itemsize, x.device.type)
     results = []
     for start in range(0, x.shape[0], size):
@@ -292,7 +289,7 @@ def _step_whole(method: Method, pieces: Pieces) -> Result:
         if not pieces.advanced:
             results.append(step.compute(x[block], g, state, lr))
             continue
-        direction = Direction(g, None if scale is None else scale[block], method.base.normalized)
+        direction = Direction(g, None if scale is None else scale[block], rule.base.normalized)
         new = {name: value[block] for name, value in fresh.items()}
         results.append(step.descend(x[block], direction, new, state, _step_number(state, lr), lr))
     if len(results) == 1:

@@ -268,7 +268,7 @@ class LocalPlan:
 
     def grads(self, rule: UpdateRule, state: Mapping[Tensor, Any]) -> list[Tensor] | None:
         """The gradients of its parameters; ``None`` where others step, or with other states: a new plan is needed."""
-        if not self._is_plain or not _same(self._group, rule.group["params"]):
+        if not self._is_plain or not same_tensors(self._group, rule.group["params"]):
             return None
         grads: list[Any] = [param.grad for param in self._group]
         if [grad is None for grad in grads] != self._without_grad:
@@ -280,7 +280,7 @@ class LocalPlan:
         same = (
             all(map(is_, map(state.get, self.params), self._states))
             and self._names == _keys(self._states)
-            and _same(self._entries, _values(self._states))
+            and same_tensors(self._entries, _values(self._states))
             and self.serves(rule, self.params, self.states)
         )
         return grads if same else None
@@ -290,8 +290,8 @@ class LocalPlan:
         return (
             self._options == rule.options
             and self._state_kinds == rule.kinds
-            and (self.params is params or _same(self.params, params))
-            and (self.states is states or _same(self.states, states))
+            and (self.params is params or same_tensors(self.params, params))
+            and (self.states is states or same_tensors(self.states, states))
             and self._metadata == _metadata(params)
             and self._addresses == self._addresses_of(params, states)
         )
@@ -391,6 +391,6 @@ def _values(states: list[dict[str, Tensor]]) -> list[Tensor]:
     return list(chain.from_iterable(map(dict.values, states)))
 
 
-def _same(tensors: list[Tensor], others: list[Tensor]) -> bool:
+def same_tensors(tensors: list[Tensor], others: list[Tensor]) -> bool:
     """Whether two lists hold the very same tensors."""
     return len(tensors) == len(others) and all(map(is_, tensors, others))

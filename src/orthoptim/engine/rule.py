@@ -4,7 +4,7 @@ from collections.abc import Collection
 from operator import itemgetter
 from typing import Any
 
-from orthoptim.base import Base, Kind
+from orthoptim.base import Base, Kind, per_matrix
 from orthoptim.stiefel.sums import FLAGS
 
 COUNTERS = ("num_updates", *FLAGS)
@@ -25,6 +25,9 @@ class UpdateRule:
         kinds: what the state holds, by name, beside ``step`` and ``master``.
         state_names: the entries of the state of a parameter.
         entries_name: one of them that has the parameter's shape; empty, if there is none.
+        needs_whole: whether the direction is made from whole matrices, not entry by entry.
+        matrix_values: the names in ``kinds`` with one value for each matrix.
+        matrix_entries: the names of the others that the step of whole matrices needs, where the direction is known.
         options: the values of the group that a plan depends on.
         read: reads from a group the values that the rule depends on.
         values: what it read; the rule is current while it reads the same.
@@ -39,6 +42,10 @@ class UpdateRule:
         self.kinds: dict[str, Kind] = {**dict.fromkeys(COUNTERS, "counters"), **buffers}
         self.state_names = ["step", "master", *self.kinds]
         self.entries_name = next((name for name, kind in self.kinds.items() if kind == "entries"), "")
+        self.needs_whole = self.base.whole_matrix or method.replaces_gradient(group)
+        self.matrix_values = sorted(name for name, kind in self.kinds.items() if per_matrix(kind))
+        stepped_with = self.kinds if self.needs_whole else method.buffers(group)
+        self.matrix_entries = [name for name in stepped_with if name not in self.matrix_values]
         self.options = tuple(group[name] for name in method.plan_options)
         self.read = itemgetter(*method.plan_options, *keys.values())
         self.values = self.read(group)

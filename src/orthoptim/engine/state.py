@@ -143,6 +143,8 @@ def lay_together(states: Sequence[dict[str, Tensor]], cap_mb: float = BLOCK_CAP_
     for state in states:
         for name, value in state.items():
             # of a larger one there is but one in a block
+            if is_dtensor(value):  # checkpoints want storage of its own for each
+                continue
             if 2 * value.nbytes <= _block_bytes(value, cap_mb) and is_dense(value):
                 like = (name, value.dtype, value.device, value.shape, value.stride())
                 alike.setdefault(like, []).append((state, name))

@@ -9,7 +9,7 @@ from torch.optim.optimizer import Optimizer
 from orthoptim.base import Base
 from orthoptim.distributed.handshake import agree, find_dtensors
 from orthoptim.distributed.handshake import describe as describe_groups
-from orthoptim.distributed.state import init_state
+from orthoptim.distributed.state import init_state, lay_states_together
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import keep_freed_memory
 from orthoptim.optim import checks, options, ordinary
@@ -143,3 +143,5 @@ class Construction(UpdateContract, Optimizer):
                     init_state(param, kinds, group, self.state[param])
                 else:
                     ordinary.init_state(param, group, self.state[param], eager=True)
+            if constrained:
+                lay_states_together(group, self.state)

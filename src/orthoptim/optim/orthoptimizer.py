@@ -12,17 +12,17 @@ from torch.optim.optimizer import StateDict
 
 from orthoptim.base import Base
 from orthoptim.distributed.buckets import ROUND_BYTES
+from orthoptim.distributed.state import lay_states_together
 from orthoptim.distributed.step import ShardedStep
 from orthoptim.engine.plan import are_plain
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.state import apart, init_states, lay_together
+from orthoptim.engine.state import apart, init_states
 from orthoptim.engine.step import LocalStep
 from orthoptim.engine.telemetry import DriftTable, Plan, describe
 from orthoptim.optim import checks, ordinary
 from orthoptim.optim.construction import Construction, Params
 from orthoptim.optim.drift import drift_of
 from orthoptim.optim.resume import read
-from orthoptim.precision import full_precision
 from orthoptim.tensors import is_dtensor
 from orthoptim.views import View
 
@@ -115,13 +115,10 @@ class Orthoptimizer(Construction):
 
     def _step_sharded(self, rules: Mapping[int, UpdateRule], lists: Mapping[int, Lists]) -> Mapping[int, View]:
         """Step the matrices that are cut; add those that are whole on this rank to the lists; return their views."""
-        shared = self._shared()
-        if not shared:
+        if not self._is_any_shared(rules):
             return {}
         sharded = self._sharded_step()
-        with full_precision(*{param.device for param in shared}):
-            local = sharded(list(rules.values()), self.state)
-        for index, work in local.items():
+        for index, work in sharded(list(rules.values()), self.state).items():
             for tensors, more in zip(lists[index], work, strict=True):
                 tensors.extend(more)
         return sharded.local_views
@@ -135,8 +132,10 @@ class Orthoptimizer(Construction):
         constrained = group["algorithm"] == self.algorithm
         shared = constrained and (self.replica_group is not None or not are_plain(group["params"]))
         for param in group["params"]:
+            if shared and self._is_shared(param):  # ShardedStep steps those
+                continue
             grad = param.grad
-            if grad is None or (shared and self._is_shared(param)):  # ShardedStep steps those
+            if grad is None:
                 continue
             if not constrained or grad.numel() > 0:  # an empty batch has nothing to step
                 params.append(param)
@@ -181,11 +180,9 @@ class Orthoptimizer(Construction):
         """Whether a constrained parameter is stepped together with other ranks."""
         return self.replica_group is not None or is_dtensor(param)
 
-    def _shared(self) -> list[Tensor]:
-        """The constrained parameters that are stepped together with other ranks."""
-        lists = [rule.group["params"] for rule in self._rules.values()]
-        shared = [params for params in lists if self.replica_group is not None or not are_plain(params)]
-        return [param for params in shared for param in params if self._is_shared(param)]
+    def _is_any_shared(self, rules: Mapping[int, UpdateRule]) -> bool:
+        """Whether some constrained parameters may be stepped together with other ranks."""
+        return self.replica_group is not None or not all(are_plain(rule.group["params"]) for rule in rules.values())
 
     def _sharded_step(self) -> ShardedStep:
         self._sharded.round_bytes = self.round_bytes
@@ -209,8 +206,7 @@ class Orthoptimizer(Construction):
         self._forget_plans()
         for group in self.param_groups:
             if group["algorithm"] == self.algorithm:
-                plain = [param for param in group["params"] if param in self.state and not is_dtensor(param)]
-                lay_together([self.state[param] for param in plain], group["block_cap_mb"])
+                lay_states_together(group, self.state)
 
     def state_dict(self) -> StateDict:
         """The state and the param groups as tensors, numbers, strings and containers of these."""
@@ -296,7 +292,8 @@ class Orthoptimizer(Construction):
             >>> [(bucket.matrices, bucket.form, bucket.blocks) for bucket in opt.plan()]
             [(5, 'direct-n', 1)]
         """
-        rules, sharded = self._current_rules(), self._sharded_step() if self._shared() else None
+        rules = self._current_rules()
+        sharded = self._sharded_step() if self._is_any_shared(rules) else None
         if sharded is not None:
             sharded.plan(list(rules.values()))
         plan = Plan()
