@@ -60,11 +60,14 @@ EXCEPTIONS = {
 }
 """What waits for the device, see docs/guides/gpu.md."""
 
+REFUSED = ("pogo-half", "pogo-root", "pogo-argmin", "pogo-newton-schulz", "pogo-mixed")
+"""By bases that take differences of gradients: landings that do not clip, and reduced products."""
+
 EVERY = {
     f"{variant}-{base}": (method, {**options, "base": BASES[base]})
     for variant, (method, options) in VARIANTS.items()
     for base in BASES
-    if base != "bb" or variant in ("pogo-safe", "pogo-strict") or method is not oo.POGO  # the others are refused
+    if base not in ("bb", "cg", "lbfgs") or variant not in REFUSED
 }
 METHODS = {
     name: EVERY[name] for name in EVERY if name.startswith(("pogo-safe", "stiefelmuon-safe")) or name.endswith("-vadam")

@@ -148,3 +148,34 @@ def test_a_step_that_is_interrupted_between_two_blocks_has_skipped_the_others(mo
     assert opt.drift()[0].skipped >= 0
     opt.step()
     assert opt.drift()[0].skipped >= 0
+
+
+@pytest.mark.parametrize("p", [2, 3, 8])
+def test_rows_of_length_one_that_are_not_orthogonal_are_far_away(p):
+    """The diagonal of XXᴴ − I does not show it."""
+    x = torch.eye(p)
+    x[1, :2] = torch.tensor([0.9, 0.19**0.5])
+    param = torch.nn.Parameter(torch.eye(p))
+    opt = oo.POGO([param], lr=0.01)
+    with torch.no_grad():
+        param.copy_(x)
+    param.grad = torch.zeros_like(param)
+    with pytest.warns(UserWarning, match="was far from orthonormal"):
+        opt.step()
+    for _ in range(20):
+        opt.step()
+    assert opt.drift()[0].rescued > 0
+    assert oo.distance(param) < 1e-5
+
+
+@pytest.mark.parametrize("p", [2, 8])
+def test_a_landing_that_overflows_where_the_leap_is_finite_writes_nothing(p):
+    """‖MMᴴ‖ = 81 is not yet scaled down by the landings without a clip; cubed five times it is more than 1e38."""
+    param = torch.nn.Parameter(torch.eye(p))
+    opt = oo.POGO([param], lr=0.01, landing="newton-schulz", landing_steps=6)
+    with torch.no_grad():
+        param.mul_(9)
+    param.grad = torch.ones_like(param)
+    with pytest.warns(UserWarning, match="was far from orthonormal"):
+        opt.step()
+    assert torch.isfinite(param).all()

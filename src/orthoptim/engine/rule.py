@@ -43,7 +43,7 @@ class UpdateRule:
         self.kinds: dict[str, Kind] = {**dict.fromkeys(COUNTERS, "counters"), **buffers}
         self.state_names = ["step", "master", *self.kinds]
         self.entries_name = next((name for name, kind in self.kinds.items() if kind == "entries"), "")
-        self.replaces_gradient = method.replaces_gradient(group)
+        self.replaces_gradient: bool = method.replaces_gradient(group)
         self.needs_whole = self.base.whole_matrix or self.replaces_gradient
         self.matrix_values = sorted(name for name, kind in self.kinds.items() if per_matrix(kind))
         stepped_with = self.kinds if self.needs_whole else method.buffers(group)

@@ -21,8 +21,8 @@ LANDINGS = ("safe", "strict", "half", "newton-schulz")
 MOST_ROWS = 32
 """The largest p whose p×p products fit into the registers."""
 
-MOST_COMPLEX_ROWS_OF_GRAM = 16
-"""The same for complex matrices in the form gram, which has more of these products alive at a time."""
+FEW_COMPLEX_ROWS = 16
+"""The same for complex matrices in the form gram, which has more of these products alive at a time, and on ROCm."""
 
 MOST_COLUMNS = 1 << 16
 """The largest n that one program works through."""
@@ -63,8 +63,10 @@ def kernel_name(bucket: Bucket, stored: torch.dtype, normalized: bool) -> str | 
         return "tiny"
     if stored not in (torch.float32, torch.complex64, torch.bfloat16) or bucket.p > MOST_ROWS:
         return None
-    gram_fits = not bucket.dtype.is_complex or bucket.p <= MOST_COMPLEX_ROWS_OF_GRAM
-    if normalized and gram_fits and 2 * bucket.p * bucket.n * bucket.dtype.itemsize > RESIDENT_BYTES:
+    many_planes = bucket.dtype.is_complex and bucket.p > FEW_COMPLEX_ROWS
+    if many_planes and torch.version.hip is not None:
+        return None
+    if normalized and not many_planes and 2 * bucket.p * bucket.n * bucket.dtype.itemsize > RESIDENT_BYTES:
         return "gram"
     return "direct" if bucket.n <= MOST_COLUMNS else None
 

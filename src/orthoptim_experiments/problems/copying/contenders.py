@@ -22,16 +22,19 @@ NETWORKS = {
     "cayley-Adam": Network("cayley"),
     "geotorch-Adam": Network("geotorch"),
     "POGO-complex": Network("parameter", torch.complex64),
+    "POGO-Adam-complex": Network("parameter", torch.complex64),
     "exp-Adam-complex": Network("matrix_exp", torch.complex64),
     "cayley-Adam-complex": Network("cayley", torch.complex64),
     "LSTM": Network("lstm"),
 }
 
 _ADAM = torch.optim.Adam
+_WITH_ADAM = {"base": "Adam", "landing": "half"}
 METHODS |= {
     method.name: method
     for method in (
-        Method("POGO-Adam", "POGO with Adam", oo.POGO, "#E69F00", fixed={"base": "Adam", "landing": "half"}),
+        Method("POGO-Adam", "POGO with Adam", oo.POGO, "#E69F00", fixed=_WITH_ADAM),
+        Method("POGO-Adam-complex", "the same, unitary", oo.POGO, "#E69F00", "dash", fixed=_WITH_ADAM),
         Method("POGO-complex", "POGO, unitary", oo.POGO, "#D55E00", "dash", fixed={"landing": "half"}),
         Method("exp-Adam", "torch's parametrization by the exponential, Adam", _ADAM, "#117733"),
         Method("exp-Adam-complex", "the same, unitary", _ADAM, "#117733", "dash"),

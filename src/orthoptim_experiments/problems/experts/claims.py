@@ -1,11 +1,7 @@
 """What is claimed about the mixture of experts."""
 
-from orthoptim_experiments.harness.claims import Verdict, farthest, figures, lower, requires, shorter, verdict
+from orthoptim_experiments.harness.claims import Verdict, farthest, figures, requires, verdict
 from orthoptim_experiments.harness.records import Run
-
-better_than_free = lower("perplexity", ["POGO"], "Adam")
-
-faster_than_rgd = shorter("POGO", "RGD")
 
 
 @requires("POGO")

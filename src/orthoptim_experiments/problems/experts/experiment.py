@@ -2,11 +2,11 @@
 
 from typing import Any, ClassVar
 
-from orthoptim_experiments.harness.claims import Claim
+from orthoptim_experiments.harness.claims import Claim, lower, shorter
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import Options
 from orthoptim_experiments.harness.panels import Panel
-from orthoptim_experiments.problems.experts import claims as judges
+from orthoptim_experiments.problems.experts.claims import feasible
 from orthoptim_experiments.problems.experts.training import ExpertTraining
 
 _TINY = {
@@ -52,9 +52,9 @@ by all contenders alike; the experts by the contender, which keeps their rows or
     dtypes = ("float32",)
     default_methods = ("POGO", "RGD", "StiefelMuon", "Adam")
     claims = (
-        Claim("Orthonormal experts predict better than free ones", judges.better_than_free),
-        Claim("POGO keeps every expert within 1e-5 of orthonormal", judges.feasible),
-        Claim("POGO trains in less time than RGD", judges.faster_than_rgd),
+        Claim("Orthonormal experts predict better than free ones", lower("perplexity", ["POGO"], "Adam")),
+        Claim("POGO keeps every expert within 1e-5 of orthonormal", feasible),
+        Claim("POGO trains in less time than RGD", shorter("POGO", "RGD")),
     )
     panels = (
         Panel("step", "perplexity", start=False),
@@ -64,11 +64,11 @@ by all contenders alike; the experts by the contender, which keeps their rows or
     columns = ("perplexity", "max_distance", "optimizer_time", "processor_time")
 
     def methods(self, config: Config) -> dict[str, Options]:
-        """Rates that have not been tuned: see docs/guides/experts.md."""
+        """The best of four rates each on seed 1000: see docs/guides/experts.md; torch-orthogonal has that of Adam."""
         return {
             "POGO": {"lr": 0.5},
-            "RGD": {"lr": 0.5},
-            "StiefelMuon": {"lr": 0.02},
+            "RGD": {"lr": 3.0},
+            "StiefelMuon": {"lr": 0.015},
             "Adam": {"lr": 3e-3},
             "torch-orthogonal": {"lr": 3e-3},
         }

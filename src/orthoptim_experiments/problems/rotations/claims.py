@@ -1,13 +1,9 @@
 """What is claimed about rotations, judged by differences paired by seed."""
 
-from orthoptim_experiments.harness.claims import Verdict, farthest, figures, lower, requires, verdict
+from orthoptim_experiments.harness.claims import Verdict, farthest, figures, requires, verdict
 from orthoptim_experiments.harness.records import Run
 
 LEARNERS = ("SGDG", "RGD-cayley", "POGO", "StiefelMuon")
-
-random_helps = lower("perplexity", ["random"], "none")
-learning_helps = lower("perplexity", LEARNERS, "hadamard")
-pogo_against_sgdg = lower("perplexity", ["POGO"], "SGDG")
 
 
 @requires(*LEARNERS)

@@ -2,12 +2,12 @@
 
 from typing import Any, ClassVar
 
-from orthoptim_experiments.harness.claims import Claim
+from orthoptim_experiments.harness.claims import Claim, lower
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import Options
 from orthoptim_experiments.harness.panels import Panel
-from orthoptim_experiments.problems.rotations import claims as judges
 from orthoptim_experiments.problems.rotations import contenders  # noqa: F401  (registers its methods)
+from orthoptim_experiments.problems.rotations.claims import LEARNERS, feasible
 from orthoptim_experiments.problems.rotations.training import FIXED, RotationTraining, model_of
 
 LEARNED = ("SGDG", "RGD-cayley", "POGO", "POGO-SGD", "StiefelMuon")
@@ -69,10 +69,10 @@ start). SGDG is the optimizer that such pipelines use, with the defects of the p
     dtypes = ("float32",)
     default_methods = (*FIXED, *LEARNED)
     claims = (
-        Claim("A random rotation is better than none", judges.random_helps),
-        Claim("Learned rotations are better than those they start from", judges.learning_helps),
-        Claim("POGO finds rotations as good as SGDG's, or better", judges.pogo_against_sgdg),
-        Claim("Of the learners only SGDG leaves the manifold by more than 1e-4", judges.feasible),
+        Claim("A random rotation is better than none", lower("perplexity", ["random"], "none")),
+        Claim("Learned rotations are better than those they start from", lower("perplexity", LEARNERS, "hadamard")),
+        Claim("POGO finds rotations as good as SGDG's, or better", lower("perplexity", ["POGO"], "SGDG")),
+        Claim("Of the learners only SGDG leaves the manifold by more than 1e-4", feasible),
     )
     panels = (
         Panel("method", "perplexity", label="perplexity in 4 bits"),

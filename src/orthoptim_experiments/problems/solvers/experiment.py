@@ -14,6 +14,12 @@ from orthoptim_experiments.problems.stepwise import limit_threads, searches
 _GAP = "projected_gap"
 
 
+def _sizes(p: int, n: int, p_sparse: int, side: int, budget: int) -> Config:
+    """Of the dense problems, of the sparse one, and the most steps, of which a hundredth lies between records."""
+    dense, sparse = {"p": p, "n": n}, {"p_sparse": p_sparse, "side": side}
+    return {**dense, **sparse, "budget": budget, "stride": max(20, budget // 100), "tolerance": 1e-10}
+
+
 class Solvers(Experiment):
     """See the module."""
 
@@ -29,44 +35,10 @@ A step is an iteration. Evaluations are points at which the function or its grad
 which trust regions need; each takes about one product with the data.
 """
     scales: ClassVar = {
-        "tiny": Scale(
-            "12×16, for tests",
-            seeds=2,
-            sizes={
-                "p": 12,
-                "n": 16,
-                "p_sparse": 3,
-                "side": 4,
-                "budget": 400,
-                "stride": 20,
-                "tolerance": 1e-10,
-            },
-        ),
-        "laptop": Scale(
-            "PCA 75×100, Procrustes 100×100, Brockett 8×400",
-            seeds=3,
-            sizes={
-                "p": 75,
-                "n": 100,
-                "p_sparse": 8,
-                "side": 20,
-                "budget": 4000,
-                "stride": 40,
-                "tolerance": 1e-10,
-            },
-        ),
+        "tiny": Scale("12×16, for tests", seeds=2, sizes=_sizes(12, 16, 3, 4, 400)),
+        "laptop": Scale("PCA 75×100, Procrustes 100×100, Brockett 8×400", seeds=3, sizes=_sizes(75, 100, 8, 20, 4000)),
         "paper": Scale(
-            "PCA 375×500, Procrustes 500×500, Brockett 16×2500",
-            seeds=3,
-            sizes={
-                "p": 375,
-                "n": 500,
-                "p_sparse": 16,
-                "side": 50,
-                "budget": 10000,
-                "stride": 100,
-                "tolerance": 1e-10,
-            },
+            "PCA 375×500, Procrustes 500×500, Brockett 16×2500", seeds=3, sizes=_sizes(375, 500, 16, 50, 10000)
         ),
     }
     variants: ClassVar = {
