@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -30,7 +30,8 @@ from orthoptim.distributed.collectives import (
 from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group, whole_segments
 from orthoptim.engine.plan import copy_all_
 from orthoptim.parts import Blocks, scale_factor
-from orthoptim.tensors import compute_dtype, is_dtensor
+from orthoptim.stiefel.cost_model import block_size
+from orthoptim.tensors import compute_dtype, is_dtensor, real_dtype
 from orthoptim.views import View
 
 ALONE_BYTES = 8 << 20
@@ -80,6 +81,16 @@ class ShardedBucket:
     region: Blocks | None = None
     counts_steps: bool = True
     scale: float = 1.0
+
+    @cached_property
+    def block_size(self) -> int:
+        """How many whole matrices to step at a time."""
+        return block_size(self.p, self.n, self.dtype.itemsize, self.device.type)
+
+    @cached_property
+    def real_dtype(self) -> torch.dtype:
+        """That of the learning rate."""
+        return real_dtype(self.dtype)
 
     @property
     def count(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,11 @@ from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import newest, rescaled
 from orthoptim.precision import full_precision
 from orthoptim.stiefel import FORMS, can_look
-from orthoptim.tensors import is_dtensor, local_part, real_dtype
+from orthoptim.tensors import is_dtensor, local_part
 from orthoptim.views import View
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -322,9 +325,9 @@ class _GroupWork:
         grad = grad.to(x.dtype) if bucket.scale == 1 else grad.to(x.dtype) * bucket.scale
         lr = self.rule.group["lr"]
         if isinstance(lr, Tensor):
-            lr = lr.to(bucket.device, real_dtype(bucket.dtype)).reshape(())
+            lr = lr.to(bucket.device, bucket.real_dtype).reshape(())
         else:  # filled in on the device: a copy would wait for it
-            lr = torch.full((), lr, dtype=real_dtype(bucket.dtype), device=bucket.device)
+            lr = torch.full((), lr, dtype=bucket.real_dtype, device=bucket.device)
         state = {
             name: bucket.gather_values(buffers[name])
             if name in self.rule.matrix_values
@@ -388,9 +391,9 @@ def _local_gradients(params: Sequence[Tensor]) -> list[Tensor | None]:
     for param in params:
         grad, spec = param.grad, getattr(param, "_spec", None)
         if grad is not None and spec is not None:
-            assert is_dtensor(grad)
-            if grad._spec.placements != spec.placements:  # such as a pending sum
-                grad = grad.redistribute(placements=spec.placements)
-            grad = grad._local_tensor
+            placed = cast("DTensor", grad)
+            if placed._spec.placements != spec.placements:  # such as a pending sum
+                placed = placed.redistribute(placements=spec.placements)
+            grad = placed._local_tensor
         grads.append(grad)
     return grads

@@ -50,7 +50,6 @@ from orthoptim.engine.rule import Update, UpdateRule
 from orthoptim.engine.step import BlockStep, counts
 from orthoptim.stiefel import can_look, flatten
 from orthoptim.stiefel.batches import where
-from orthoptim.stiefel.cost_model import block_size
 
 
 def choose(layout: Layout, by_columns: bool) -> str:
@@ -186,7 +185,7 @@ def whole(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Moves:
         x, g, *buffers = map(turn, fields[: 1 + matrices])
         state.update(zip(entries, buffers, strict=True))
         assembled = pieces._replace(x=x, g=g.to(x.dtype), state=state, statistic=fields[1 + matrices :])
-        new_x, new = _step_whole(rule, assembled, bucket.form)
+        new_x, new = _step_whole(rule, assembled, bucket)
         stored = turn(new_x)
         if kept is not None:
             # Laid out as what is sent: products of matrices that lie otherwise round otherwise. Not in the memory of X,
@@ -208,7 +207,7 @@ def local(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Moves:
     """The matrices are whole on every replica, which steps its share of them."""
     yield from ()
     copies = {name: value.clone() for name, value in pieces.state.items()}  # to step a block may write to its state
-    new_x, new = _step_whole(rule, pieces._replace(state=copies), bucket.form)
+    new_x, new = _step_whole(rule, pieces._replace(state=copies), bucket)
     return new_x, copies | new
 
 
@@ -273,15 +272,15 @@ def _step_number(state: State, lr: Tensor) -> Tensor:
     return (state["num_updates"] + 1).to(lr.dtype)
 
 
-def _step_whole(rule: UpdateRule, pieces: Pieces, form: str) -> Result:
+def _step_whole(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Result:
     """The step of whole matrices, in blocks that fit the cache; their state may be written to."""
     x, lr = pieces.x, pieces.lr
     if x.shape[0] == 0:
         return x, pieces.state
     scale, fresh = _scale(rule, pieces.statistic, pieces) if pieces.advanced else (None, State())
     # the direction of a base that has advanced descends already
-    step = BlockStep(rule, form, maximize=False) if pieces.advanced else BlockStep(rule, form)
-    size = block_size(x.shape[1], x.shape[2], x.dtype.itemsize, x.device.type)
+    changes = {"maximize": False} if pieces.advanced else {}
+    step, size = BlockStep(rule, bucket.form, **changes), bucket.block_size
     results = []
     for start in range(0, x.shape[0], size):
         block = slice(start, start + size)

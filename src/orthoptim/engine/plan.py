@@ -301,6 +301,11 @@ class LocalPlan:
         return list(map(Tensor.data_ptr, chain(params, states))) if self._has_addresses else []
 
 
+def are_dtensors(params: Sequence[Tensor]) -> bool:
+    """Whether all parameters are DTensors, told by their types alone."""
+    return {each.__name__ for each in set(map(type, params))} == {"DTensor"}
+
+
 def are_plain(params: Sequence[Tensor]) -> bool:
     """Whether no parameter can be a DTensor, told by their types alone: a thousand take microseconds."""
     return set(map(type, params)) <= {Tensor, nn.Parameter}

@@ -50,6 +50,7 @@ class UpdateRule:
         kinds: what the state holds, by name, beside ``step`` and ``master``.
         state_names: the entries of the state of a parameter.
         entries_name: one of them that has the parameter's shape; empty, if there is none.
+        replaces_gradient: whether the method has a gradient of its own.
         needs_whole: whether the direction is made from whole matrices, not entry by entry.
         matrix_values: the names in ``kinds`` with one value for each matrix.
         matrix_entries: the names of the others that the step of whole matrices needs, where the direction is known.
@@ -67,7 +68,8 @@ class UpdateRule:
         self.kinds: dict[str, Kind] = {**dict.fromkeys(COUNTERS, "counters"), **buffers}
         self.state_names = ["step", "master", *self.kinds]
         self.entries_name = next((name for name, kind in self.kinds.items() if kind == "entries"), "")
-        self.needs_whole = self.base.whole_matrix or method.replaces_gradient(group)
+        self.replaces_gradient: bool = method.replaces_gradient(group)
+        self.needs_whole = self.base.whole_matrix or self.replaces_gradient
         self.matrix_values = sorted(name for name, kind in self.kinds.items() if per_matrix(kind))
         stepped_with = self.kinds if self.needs_whole else method.buffers(group)
         self.matrix_entries = [name for name in stepped_with if name not in self.matrix_values]

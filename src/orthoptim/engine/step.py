@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from orthoptim import pointwise as kernels
-from orthoptim.base import Base, Direction, State, per_matrix
+from orthoptim.base import Base, Direction, State
 from orthoptim.engine.buckets import make_plan
 from orthoptim.engine.compiled import CompiledStep
 from orthoptim.engine.naming import parameter_name
@@ -141,7 +141,6 @@ class BlockStep:
     def __init__(self, rule: UpdateRule, form: str, **changes: Any) -> None:
         self.rule, self.group = rule, {**rule.group, "form": form, **changes}
         self.rescued: Tensor | None = None
-        self._replaces_gradient = rule.method.replaces_gradient(self.group)
         self._compiled = CompiledStep(self) if self.group["compile"] else None
 
     def step_(self, tensors: BlockTensors, grads: list[Tensor], lr: Tensor) -> None:
@@ -192,7 +191,7 @@ class BlockStep:
         else:
             t = _step_number(state["num_updates"], lr)
         ascent = -grad if self.group["maximize"] else grad
-        if self._replaces_gradient:
+        if rule.replaces_gradient:
             ascent = rule.method.gradient(x, ascent, self.group)
         direction, new_state = find_direction(rule.base, x, ascent, state, t, **rule.hyperparameters)
         del grad, ascent  # to have its memory back
@@ -257,7 +256,7 @@ class BlockStep:
     ) -> tuple[Tensor, State]:
         """The end of :meth:`descend` on a GPU: numbers per matrix are masked and counted by a single kernel."""
         flags = _flags(update)
-        numbers = [name for name in new_state if per_matrix(self.rule.kinds[name])]
+        numbers = [name for name in new_state if name in self.rule.matrix_values]
         names = ["num_updates", *flags, *numbers]
         written = [state[name] for name in names]
         values = [*flags.values(), *(new_state[name] for name in numbers)]

@@ -14,7 +14,7 @@ from orthoptim.base import Base
 from orthoptim.distributed.buckets import ROUND_BYTES
 from orthoptim.distributed.state import lay_states_together
 from orthoptim.distributed.step import ShardedStep
-from orthoptim.engine.plan import are_plain
+from orthoptim.engine.plan import are_dtensors, are_plain
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import apart, init_states
 from orthoptim.engine.step import LocalStep
@@ -95,10 +95,12 @@ class Orthoptimizer(Construction):
         alone = self.replica_group is None
         planned = {index: self._local.grads(rule, self.state) if alone else None for index, rule in rules.items()}
         changed = [index for index in range(len(self.param_groups)) if planned.get(index) is None]
-        if changed:  # all groups are checked before one is stepped
-            checks.check_gradients(self.param_groups, changed)
+        # gradients of DTensors are dense, and their state is there
+        checked = [index for index in changed if not (index in rules and are_dtensors(rules[index].group["params"]))]
+        if checked:  # all groups are checked before one is stepped
+            checks.check_gradients(self.param_groups, checked)
         lists: dict[int, Lists] = {index: ([], [], []) for index in changed}
-        for index in changed:
+        for index in checked:
             self._init_group(self.param_groups[index], *lists[index])
         local_views = self._step_sharded(rules, lists) if changed else {}
         for index, group in enumerate(self.param_groups):
@@ -117,6 +119,7 @@ class Orthoptimizer(Construction):
         """Step the matrices that are cut; add those that are whole on this rank to the lists; return their views."""
         if not self._is_any_shared(rules):
             return {}
+        self._repaired.clear()
         sharded = self._sharded_step()
         for index, work in sharded(list(rules.values()), self.state).items():
             for tensors, more in zip(lists[index], work, strict=True):
