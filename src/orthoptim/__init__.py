@@ -3,7 +3,7 @@
 from orthoptim.averaging import ema_multi_avg_fn
 from orthoptim.base import BB, CG, LBFGS, SGD, Adam, Base, Muon, VAdam
 from orthoptim.checkpoint import save
-from orthoptim.distributed.layout import long_dim_placement
+from orthoptim.distributed.placements import long_dim_placement
 from orthoptim.functional import distance, is_orthogonal, orthogonalize_, project_
 from orthoptim.groups import adopt_, param_groups
 from orthoptim.optim import (

@@ -27,7 +27,8 @@ from orthoptim.distributed.collectives import (
     unpack_pieces,
     unpack_ranges,
 )
-from orthoptim.distributed.layout import Layout, is_cut, make_segments, process_group, replica_group, whole_segments
+from orthoptim.distributed.layout import Layout, make_segments, whole_segments
+from orthoptim.distributed.placements import is_cut, process_group, replica_group
 from orthoptim.engine.plan import copy_all_
 from orthoptim.parts import Blocks, scale_factor
 from orthoptim.stiefel.cost_model import block_size
@@ -189,7 +190,7 @@ def make_sharded_buckets(
                 local.extend(members)
                 continue
             segments, world = make_segments(param, view, side), param.device_mesh.size()
-            groups = [(process_group(param, layout, view), replica_group(param)) for layout, _ in segments]
+            groups = [(process_group(param, layout.ranks, view), replica_group(param)) for layout, _ in segments]
         else:
             assert replicas is not None
             segments, world = whole_segments(param, view, side), dist.get_world_size(replicas)

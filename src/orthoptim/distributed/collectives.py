@@ -33,29 +33,6 @@ Starts = dict[int, int]
 """Where in a buffer the bytes that go to members of a group, or come from them, begin."""
 
 
-class Buffer:
-    """The bytes of a collective.
-
-    Args:
-        size: how many there are.
-        device: where.
-    """
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
-        self._typed: dict[torch.dtype, Tensor] = {}
-
-    def typed(self, dtype: torch.dtype) -> Tensor:
-        """The bytes as entries of a dtype."""
-        if dtype not in self._typed:
-            self._typed[dtype] = self.bytes.view(dtype)
-        return self._typed[dtype]
-
-    def free(self) -> None:
-        """Give memory back now: a thread of gloo lets go of the tensors of a collective some time after its end."""
-        self.bytes.untyped_storage().resize_(0)
-
-
 # Requests
 
 
@@ -81,8 +58,8 @@ class AllToAll:
 
     send: dict[int, int]
     expect: dict[int, int]
-    pack: Callable[[Buffer, Starts], None]
-    unpack: Callable[[Buffer, Starts], list[Tensor]]
+    pack: Callable[[Tensor, Starts], None]
+    unpack: Callable[[Tensor, Starts], list[Tensor]]
     stage: int
 
 
@@ -117,10 +94,11 @@ def run(rounds: Iterator[Sequence[Job]], overlap: bool = True) -> None:
         rounds: jobs in an order that is the same on all ranks. A round is made when it starts.
         overlap: whether a round starts before the one before it has ended; without, one round has buffers.
     """
-    current, last = _started(rounds), None
+    started = map(_Round, rounds)
+    current, last = next(started, None), None
     while current is not None:
         current.launch(BACK - 1)
-        following = _started(rounds) if overlap else None
+        following = next(started, None) if overlap else None
         if following is not None:
             following.launch(BACK - 1)
         current.finish(BACK - 1)
@@ -129,23 +107,17 @@ def run(rounds: Iterator[Sequence[Job]], overlap: bool = True) -> None:
             last.finish(SHARE)
         if not overlap:
             current.finish(SHARE)
-            following, current = _started(rounds), None
+            following, current = next(started, None), None
         last, current = current, following
     if last is not None:
         last.finish(SHARE)
-
-
-def _started(rounds: Iterator[Sequence[Job]]) -> _Round | None:
-    jobs = next(rounds, None)
-    return None if jobs is None else _Round(jobs)
 
 
 class _Round:
     """Jobs that share their collectives: what they wait for, and what is under way."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        # Groups are served in this order, also by ranks that have no part in some of the jobs: no two wait for each
-        # other.
+        # groups are served in this order, also by ranks without a part in some of the jobs: no two wait for each other
         self._order: dict[tuple[dist.ProcessGroup, torch.device], int] = {}
         self._numbers = {job: number for number, job in enumerate(jobs)}
         self._waiting: list[tuple[Job, Request]] = []
@@ -171,9 +143,12 @@ class _Round:
                 routes.setdefault((job.group_of(request), job.device), []).append((job, request))
         self._waiting = [(job, request) for job, request in self._waiting if request.stage != stage]
         for (group, device), served in sorted(routes.items(), key=lambda route: self._order[route[0]]):
-            jobs, requests = [job for job, _ in served], [request for _, request in served]
-            served.clear()
-            self._under_way.append((jobs, start(requests, group, device)))
+            jobs = [job for job, _ in served]
+            sums = [request for _, request in served if isinstance(request, AllReduce)]
+            swaps = [request for _, request in served if isinstance(request, AllToAll)]
+            served.clear()  # requests of one stage are of one kind
+            wait = all_reduce_coalesced(sums, group) if sums else all_to_all_coalesced(swaps, group, device)
+            self._under_way.append((jobs, wait))
 
     def finish(self, last: int) -> None:
         """Go through all stages up to ``last``."""
@@ -193,13 +168,6 @@ class _Round:
 # Collectives
 
 
-def start(requests: Sequence[Request], group: dist.ProcessGroup, device: torch.device) -> Wait:
-    """Start one collective for requests of one kind."""
-    sums = [request for request in requests if isinstance(request, AllReduce)]
-    swaps = [request for request in requests if isinstance(request, AllToAll)]
-    return all_reduce_coalesced(sums, group) if sums else all_to_all_coalesced(swaps, group, device)
-
-
 def all_reduce_coalesced(requests: Sequence[AllReduce], group: dist.ProcessGroup) -> Wait:
     """Start one all-reduce for each (real) dtype."""
     tensors = [tensor for request in requests for tensor in request.tensors]
@@ -213,7 +181,8 @@ def all_reduce_coalesced(requests: Sequence[AllReduce], group: dist.ProcessGroup
     def wait() -> list[Answer]:
         sums = list(tensors)
         for places, flat, work in zip(by_dtype.values(), flats, works, strict=True):
-            _wait(work)
+            if work is not None:
+                work.wait()
             sizes = [tensors[place].numel() * (1 + tensors[place].is_complex()) for place in places]
             for place, total in zip(places, torch.split(flat, sizes), strict=True):
                 like = tensors[place]
@@ -232,25 +201,22 @@ def all_to_all_coalesced(requests: Sequence[AllToAll], group: dist.ProcessGroup,
         for sizes, totals in ((request.send, going), (request.expect, coming)):
             for member, size in sizes.items():
                 totals[member] += size
-    outbox, inbox = Buffer(sum(going), device), Buffer(sum(coming), device)
+    outbox, inbox = (torch.empty(sum(sizes), dtype=torch.uint8, device=device) for sizes in (going, coming))
     for request, starts in zip(requests, _divide([each.send for each in requests], going), strict=True):
         request.pack(outbox, starts)
-        request.pack = _packed  # what it packed is not needed any more
-    work = dist.all_to_all_single(inbox.bytes, outbox.bytes, coming, going, group=group, async_op=True)
+        del request.pack  # with what it packed
+    work = dist.all_to_all_single(inbox, outbox, coming, going, group=group, async_op=True)
 
     def wait() -> list[Answer]:
-        _wait(work)
-        outbox.free()
+        if work is not None:
+            work.wait()
+        _free(outbox)
         received = _divide([request.expect for request in requests], coming)
         answers = [request.unpack(inbox, starts) for request, starts in zip(requests, received, strict=True)]
-        inbox.free()
+        _free(inbox)
         return answers
 
     return wait
-
-
-def _packed(buffer: Buffer, starts: Starts) -> None:
-    raise AssertionError("a request is served once")
 
 
 def _divide(sizes: Sequence[Mapping[int, int]], totals: Sequence[int]) -> list[Starts]:
@@ -264,9 +230,9 @@ def _divide(sizes: Sequence[Mapping[int, int]], totals: Sequence[int]) -> list[S
     return parts
 
 
-def _wait(work: dist.Work | None) -> None:
-    if work is not None:
-        work.wait()
+def _free(buffer: Tensor) -> None:
+    """Give memory back now: a thread of gloo lets go of the tensors of a collective some time after it has ended."""
+    buffer.untyped_storage().resize_(0)
 
 
 # Matrices as bytes: one record after another, each all that goes with a matrix. A buffer for some member of a group is
@@ -284,7 +250,7 @@ class PackedLayout(NamedTuple):
     size: int
     fields: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int], ...]
 
-    def views(self, buffer: Buffer, start: int, count: int, members: int = 1, step: int = 0) -> list[Tensor]:
+    def views(self, buffer: Tensor, start: int, count: int, members: int = 1, step: int = 0) -> list[Tensor]:
         """The fields (members, count, ...) in the bytes of ``count`` records of each member, as views.
 
         Args:
@@ -294,11 +260,11 @@ class PackedLayout(NamedTuple):
             members: how many members there are.
             step: how many bytes lie between what one member and the next one has.
         """
-        views = []
+        views, typed = [], {dtype: buffer.view(dtype) for dtype in {field[0] for field in self.fields}}
         for dtype, shape, strides, first in self.fields:
             size = dtype.itemsize
             strides = (step // size, self.size // size, *strides)
-            views.append(buffer.typed(dtype).as_strided((members, count, *shape), strides, start // size + first))
+            views.append(typed[dtype].as_strided((members, count, *shape), strides, start // size + first))
         return views
 
 
@@ -329,20 +295,20 @@ def range_sizes(ranges: Ranges, fields: Sequence[Tensor]) -> dict[int, int]:
     return {member: (b - a) * size for member, (a, b) in enumerate(ranges) if b > a and size}
 
 
-def pack_ranges(ranges: Ranges, fields: Sequence[Tensor], buffer: Buffer, starts: Starts) -> None:
+def pack_ranges(ranges: Ranges, fields: Sequence[Tensor], buffer: Tensor, starts: Starts) -> None:
     """Write the fields (B, ...) of each member's matrices."""
     for views, (a, b) in _records(ranges, record_of(fields), buffer, starts):
         for view, field in zip(views, fields, strict=True):
             view.copy_(_cut(field, a, b, view.shape))
 
 
-def pack_copies(ranges: Ranges, fields: Sequence[Tensor], buffer: Buffer, starts: Starts) -> None:
+def pack_copies(ranges: Ranges, fields: Sequence[Tensor], buffer: Tensor, starts: Starts) -> None:
     """Write the fields of all matrices for every member."""
     for member, start in starts.items():
         pack_ranges(ranges, fields, buffer, {member: start})
 
 
-def unpack_ranges(ranges: Ranges, like: Sequence[Tensor], buffer: Buffer, starts: Starts) -> list[Tensor]:
+def unpack_ranges(ranges: Ranges, like: Sequence[Tensor], buffer: Tensor, starts: Starts) -> list[Tensor]:
     """The fields (B, ...) of all matrices, from the members that had them."""
     count = ranges[-1][1]
     fields = [each.new_empty(count, *each.shape[1:]) for each in like]
@@ -358,7 +324,7 @@ def _cut(field: Tensor, a: int, b: int, shape: Sequence[int]) -> Tensor:
 
 
 def _records(
-    ranges: Ranges, record: PackedLayout, buffer: Buffer, starts: Starts
+    ranges: Ranges, record: PackedLayout, buffer: Tensor, starts: Starts
 ) -> Iterator[tuple[list[Tensor], tuple[int, int]]]:
     """The fields (members, count, ...) in a buffer, and the range of matrices: of members that look alike together."""
     sizes = [ranges[member][1] - ranges[member][0] for member in starts]
@@ -386,14 +352,14 @@ def piece_sizes(layout: Layout, fields: Sequence[Tensor], count: int) -> dict[in
     return {member: sizes[shape] for member, shape in enumerate(layout.shapes) if sizes.get(shape)}
 
 
-def pack_pieces(layout: Layout, fields: Sequence[Tensor], buffer: Buffer, starts: Starts) -> None:
+def pack_pieces(layout: Layout, fields: Sequence[Tensor], buffer: Tensor, starts: Starts) -> None:
     """Write each member's pieces of matrices (B, p, n), and all of the values (B,)."""
     for views, members in _pieces(layout, fields, buffer, starts):
         for view, field in zip(views, fields, strict=True):
             view.copy_(field if field.ndim == 1 else _at(field, layout, members))
 
 
-def unpack_pieces(layout: Layout, like: Sequence[Tensor], count: int, buffer: Buffer, starts: Starts) -> list[Tensor]:
+def unpack_pieces(layout: Layout, like: Sequence[Tensor], count: int, buffer: Tensor, starts: Starts) -> list[Tensor]:
     """The fields of ``count`` matrices: whole matrices from their pieces, and the sums of the members' values."""
     fields = [each.new_empty(count, layout.p, layout.n) if each.ndim > 1 else each.new_zeros(count) for each in like]
     for views, members in _pieces(layout, fields, buffer, starts) if count else ():
@@ -409,7 +375,7 @@ def unpack_pieces(layout: Layout, like: Sequence[Tensor], count: int, buffer: Bu
 
 
 def _pieces(
-    layout: Layout, fields: Sequence[Tensor], buffer: Buffer, starts: Starts
+    layout: Layout, fields: Sequence[Tensor], buffer: Tensor, starts: Starts
 ) -> Iterator[tuple[list[Tensor], list[int]]]:
     """The fields (members, B, ...) of pieces in a buffer, and the members: those that look alike together."""
     # members that are not among the even ones have sizes of their own, and stay alone

@@ -25,7 +25,7 @@ from orthoptim.distributed.buckets import (
 )
 from orthoptim.distributed.collectives import Answer, Job, Request, Steps, run
 from orthoptim.distributed.handshake import meshes
-from orthoptim.distributed.layout import batch_placements, from_local, local_batch, local_parts, replicate
+from orthoptim.distributed.placements import batch_placements, from_local, local_batch, local_parts, replicate
 from orthoptim.tensors import compute_dtype, real_dtype
 from orthoptim.views import View
 

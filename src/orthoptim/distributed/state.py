@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Kind, per_matrix, state_dtype
-from orthoptim.distributed.layout import batch_placements, distribute, from_local, local_batch
+from orthoptim.distributed.placements import batch_placements, distribute, from_local, local_batch
 from orthoptim.engine.state import create, lay_together
 from orthoptim.tensors import compute_dtype, is_dtensor
 from orthoptim.views import View

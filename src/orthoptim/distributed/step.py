@@ -15,7 +15,8 @@ from torch import Tensor
 from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_rounds, make_sharded_buckets, matrix_bytes
 from orthoptim.distributed.collectives import Job, Steps, run
 from orthoptim.distributed.handshake import Peers, StepCheck, meshes, peers_of
-from orthoptim.distributed.layout import Layout, local_view
+from orthoptim.distributed.layout import Layout
+from orthoptim.distributed.placements import local_view
 from orthoptim.distributed.state import init_state
 from orthoptim.distributed.strategies import Kept, choose, step_bucket
 from orthoptim.engine.buckets import together

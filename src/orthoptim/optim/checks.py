@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from orthoptim import stiefel
 from orthoptim.distributed import matrices as sharded
-from orthoptim.distributed.layout import check_backend, cutting_dims
+from orthoptim.distributed.placements import check_backend, cutting_dims
 from orthoptim.engine.naming import named, parameter_name
 from orthoptim.functional import rounding
 from orthoptim.optim.options import NORM_IS_FIXED

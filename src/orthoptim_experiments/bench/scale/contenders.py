@@ -15,7 +15,7 @@ from torch.nn import Parameter
 import orthoptim as oo
 from orthoptim import stiefel
 from orthoptim.base.muon import _approximate_polar
-from orthoptim.distributed.layout import cutting_dims
+from orthoptim.distributed.placements import cutting_dims
 from orthoptim.engine.telemetry import Plan
 from orthoptim.views import View
 from orthoptim_experiments.bench.scale.tally import nbytes

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from orthoptim.distributed.layout import long_dim_placement
+from orthoptim.distributed.placements import long_dim_placement
 
 Shape = tuple[int, ...]
 
@@ -59,7 +59,7 @@ MODELS: dict[str, Model] = {
 }
 
 PLACEMENTS = ("first dim", "long dim")
-"""FSDP2's own choice, and that of :func:`orthoptim.distributed.layout.long_dim_placement`."""
+"""FSDP2's own choice, and that of :func:`orthoptim.distributed.placements.long_dim_placement`."""
 
 
 class Case(NamedTuple):
