@@ -564,11 +564,10 @@ def test_scaled_matrices_come_back(name, shape):
 
 
 @pytest.mark.parametrize("factor", [1e6, 1e14])
-@pytest.mark.parametrize("shape", [(5, 5), (4, 12)])
 @pytest.mark.parametrize("name", RETURN)
-def test_an_absurdly_scaled_matrix_comes_back_or_stays_as_it_is_and_is_named(name, shape, factor):
+def test_an_absurdly_scaled_matrix_comes_back_or_stays_as_it_is_and_is_named(name, factor):
     """The leaps of some methods overflow from there: it is as far away as they can bring a matrix back from."""
-    param = point(*shape)
+    param = point(4, 12)
     opt = RETURN[name]([("absurd", param)])
     with torch.no_grad():
         param *= factor
