@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import orthoptim as oo
 from orthoptim.distributed import matrices
 from orthoptim.distributed.matrices import Matrices
-from orthoptim.optim import orthoptimizer
+from orthoptim.optim import construction as building
 from orthoptim.views import View
 from orthoptim_experiments.bench.scale.tally import Tally
 from tests.distributed.cases import Case, place, start, target
@@ -94,7 +94,7 @@ def construction(rank, size, count):
     params = [torch.nn.Parameter(place(point + 1e-2 / size, case).clone()) for _ in range(count)]
     began = time.process_time()
     # the block of memory that is shown to the allocator, whatever the size of the model, is left out
-    kept = mock.patch.object(orthoptimizer, "keep_freed_memory")
+    kept = mock.patch.object(building, "keep_freed_memory")
     with warnings.catch_warnings(), kept, Tally() as tally:
         warnings.simplefilter("ignore")
         opt = oo.POGO(params, lr=0.1)
