@@ -3,7 +3,7 @@
 All take plain tensors and DTensors. For a DTensor they are collective: every rank of its mesh must call them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -69,6 +69,35 @@ def is_orthogonal(
     return all(bool((part.values(distances) <= limit).all()) for part, limit in zip(parts, limits, strict=True))
 
 
+def apply_to_matrices(
+    given: Sequence[tuple[Tensor, View, str]],
+    function: Callable[[Tensor], list[Tensor]],
+    *,
+    numbers: int = 1,
+    writes: bool = False,
+) -> list[list[Tensor]]:
+    """What a function makes of the matrices of tensors, plain ones and DTensors: for each tensor, its numbers (B,).
+
+    Each matrix of a DTensor is computed on one rank, which has its numbers; collective.
+
+    Args:
+        given: tensors with their views and sides.
+        function: of matrices (..., p, n); returns lists of so many numbers of each, and then new matrices.
+        numbers: how many.
+        writes: whether the new matrices take the place of the others.
+    """
+    dtensors = [Matrices(tensor, view, side) for tensor, view, side in given if is_dtensor(tensor)]
+    applied = sharded.apply(dtensors, function, numbers=numbers, writes=writes) if dtensors else []
+    found = {id(each.param): list(values) for each, values in zip(dtensors, applied, strict=True)}
+    for tensor, view, side in given:
+        if not is_dtensor(tensor):
+            results = [function(x) for x in _matrices(tensor, view, side)]
+            found[id(tensor)] = [torch.cat([each[k].reshape(-1) for each in results]) for k in range(numbers)]
+            if writes:
+                tensor.copy_(view.from_matrices([each[-1] for each in results], tensor.shape, side))
+    return [found[id(tensor)] for tensor, _, _ in given]
+
+
 def _matrices(tensor: Tensor, view: View, side: str) -> list[Tensor]:
     """The matrices of each part of a plain tensor, in the dtype to compute in."""
     return view.to_matrices(tensor.detach().to(compute_dtype(tensor.dtype)), side)
@@ -112,20 +141,14 @@ RANK_DEFICIENT = (
 @torch.no_grad()
 def project_counting_(given: Sequence[tuple[Tensor, View, str]]) -> list[int]:
     """:func:`project_` of many tensors without its checks: how many matrices of each do not have full rank."""
-    counts: dict[int, int] = {}
-    dtensors = [Matrices(tensor, view, side) for tensor, view, side in given if is_dtensor(tensor)]
     with full_precision(*{tensor.device for tensor, _, _ in given}):
-        if dtensors:
-            flags = sharded.apply(dtensors, _project, writes=True)
-            rows = torch.stack([each.sum().double().to(flags[0][0].device) for (each,) in flags])[:, None]
-            for each, count in zip(dtensors, sharded.sum_over_ranks(dtensors, rows).tolist(), strict=True):
-                counts[id(each.param)] = int(count[0])
-        for tensor, view, side in given:
-            if not is_dtensor(tensor):
-                results = [_project(x) for x in _matrices(tensor, view, side)]
-                tensor.copy_(view.from_matrices([nearest for _, nearest in results], tensor.shape, side))
-                counts[id(tensor)] = int(sum(int(flag.sum()) for flag, _ in results))
-    return [counts[id(tensor)] for tensor, _, _ in given]
+        counts = [flags.sum().double() for (flags,) in apply_to_matrices(given, _project, writes=True)]
+        cut = {i: Matrices(tensor, view, side) for i, (tensor, view, side) in enumerate(given) if is_dtensor(tensor)}
+        if cut:
+            rows = torch.stack([counts[i].to(counts[min(cut)].device) for i in cut])[:, None]
+            for i, row in zip(cut, sharded.sum_over_ranks(list(cut.values()), rows), strict=True):
+                counts[i] = row[0]
+    return [int(count) for count in counts]
 
 
 def _project(y: Tensor) -> list[Tensor]:

@@ -13,12 +13,12 @@ FORM = {True: "gram", False: "direct-p"}  # which shorten leaps alike, for direc
 
 
 def in_pieces(x, g, lr, policy, normalized=False, scale=None):
-    """The step of every piece, and the finiteness probes."""
+    """The update of every piece, and the finiteness probes."""
     lr = torch.as_tensor(lr, dtype=x.real.dtype)
     results = pieces.in_pieces(
         lambda x, direction: stiefel.pogo_columns(x, direction, lr, policy), x, g, scale, normalized=normalized
     )
-    return [step for step, _ in results], [probe for _, probe in results]
+    return results, [update.finiteness_probe for update in results]
 
 
 def joined(steps):

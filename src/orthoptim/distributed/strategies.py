@@ -46,9 +46,9 @@ from orthoptim.distributed.collectives import (
     unpack_pieces,
 )
 from orthoptim.distributed.layout import Layout
-from orthoptim.engine.rule import Update, UpdateRule
+from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.step import BlockStep, counts
-from orthoptim.stiefel import can_look, flatten
+from orthoptim.stiefel import Update, can_look, flatten
 from orthoptim.stiefel.batches import where
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthoptim.base import per_matrix
 from orthoptim.engine import kernels
 from orthoptim.engine.naming import names_of
 from orthoptim.engine.plan import Block, BlockTensors, Bucket, LocalPlan, by_columns, has_address, split
@@ -53,7 +52,7 @@ def make_plan(
             for part in local_views.get(id(param), view).parts(param.shape, group["side"])
         ]
     owners = list(range(len(params))) if parts is None else [i for i, _ in parts]
-    values = {name for name, kind in rule.kinds.items() if per_matrix(kind)}
+    values = set(rule.matrix_values)
     columns = {
         name: split(states[i :: len(rule.state_names)], parts, name in values)
         for i, name in enumerate(rule.state_names)

@@ -208,8 +208,8 @@ class LocalPlan:
     """How the matrices of one param group that are whole on this device are stepped.
 
     Attributes:
-        rule: how the group is updated.
-        state: that of the optimizer.
+        rule: how the group is updated; not kept.
+        state: that of the optimizer; not kept.
         params: the parameters that step, plain tensors or the local parts of DTensors.
         states: their states, the tensors of one parameter after those of another; empty before the first step.
         parts: what the view divides the parameters into.
@@ -218,6 +218,8 @@ class LocalPlan:
         steps: for each member, the counter of steps; ``None`` but for the first part of a parameter.
         buckets: what a step works through.
         blocks: for each bucket, the tensors of its blocks.
+        owners: for each member, its parameter.
+        devices: where they are.
     """
 
     rule: InitVar[UpdateRule]

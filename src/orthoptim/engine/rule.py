@@ -1,39 +1,14 @@
-"""The two types between a method and the engine: how a param group is updated, and what an update returns."""
+"""How a param group is updated: a method with its options."""
 
 from collections.abc import Collection
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor
+from orthoptim.base import Base, Kind, per_matrix
+from orthoptim.stiefel.sums import FLAGS
 
-from orthoptim.base import Base, Kind, State, per_matrix
-
-COUNTERS = ("num_updates", "clipped", "rescued")
-"""State of every constrained parameter: one count per matrix; but for the first, of the flags of :class:`Update`."""
-
-
-class Update(NamedTuple):
-    """What a method makes of one block.
-
-    Attributes:
-        x: the new matrices, (B, p, n).
-        state: the new values of the buffers of the method.
-        clipped: which matrices had their step shortened, (B,); a bool is for all of them.
-        rescued: which matrices were too far from the manifold to land as they were, (B,).
-        finiteness_probe: a number per matrix that is finite only if all columns of X are, the same on every rank that
-            holds some of them, (B,). ``None``: the engine adds up the entries of X, which over ranks takes one more
-            all-reduce.
-        covers_direction: whether the probe is finite only if the direction is, too.
-        finite: whether it is known that the direction and X are finite.
-    """
-
-    x: Tensor
-    state: State = {}  # noqa: RUF012  (a NamedTuple default; never changed)
-    clipped: Any = None  # Tensor | bool | None
-    rescued: Tensor | None = None
-    finiteness_probe: Tensor | None = None
-    covers_direction: bool = False
-    finite: bool = False
+COUNTERS = ("num_updates", *FLAGS)
+"""State of every constrained parameter: one count per matrix."""
 
 
 class UpdateRule:
@@ -50,7 +25,7 @@ class UpdateRule:
         kinds: what the state holds, by name, beside ``step`` and ``master``.
         state_names: the entries of the state of a parameter.
         entries_name: one of them that has the parameter's shape; empty, if there is none.
-        replaces_gradient: whether the method has a gradient of its own.
+        replaces_gradient: whether the method gives the base something in the place of the gradient.
         needs_whole: whether the direction is made from whole matrices, not entry by entry.
         matrix_values: the names in ``kinds`` with one value for each matrix.
         matrix_entries: the names of the others that the step of whole matrices needs, where the direction is known.

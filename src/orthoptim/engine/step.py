@@ -17,11 +17,12 @@ from orthoptim.engine.buckets import make_plan
 from orthoptim.engine.compiled import CompiledStep
 from orthoptim.engine.naming import parameter_name
 from orthoptim.engine.plan import BlockTensors, LocalPlan, split
-from orthoptim.engine.rule import COUNTERS, Update, UpdateRule
+from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import newest, rescaled
 from orthoptim.precision import full_precision
-from orthoptim.stiefel import is_deficient
-from orthoptim.stiefel.batches import can_look, is_gpu, is_single, max_entry, pointwise, where
+from orthoptim.stiefel import Update, is_deficient
+from orthoptim.stiefel.batches import can_look, is_single, max_entry, pointwise, where
+from orthoptim.stiefel.sums import FLAGS
 from orthoptim.tensors import local_part
 from orthoptim.user_warnings import warn_user
 from orthoptim.views import View
@@ -235,8 +236,8 @@ class BlockStep:
         far = update.rescued if looks and update.rescued is not None and bool(update.rescued.any()) else None
         if looks and far is None and largest is None and math.isfinite(_host(probe.sum())):
             return update.x, _count_all(state, update, new_state)
-        if is_gpu(x.device.type) and largest is None and not torch.compiler.is_compiling():
-            return self._mask_on_gpu(x, update, state, new_state, probe)
+        if x.device.type in kernels.DEVICES and largest is None and not torch.compiler.is_compiling():
+            return self._mask_by_kernel(x, update, state, new_state, probe)
         finite = probe - probe == 0  # isfinite takes four passes
         if largest is not None:
             finite = finite & (max_entry(update.x) <= largest)
@@ -251,10 +252,10 @@ class BlockStep:
             masked[name] = state[name] + more if torch.compiler.is_compiling() else state[name].add_(more)
         return where(finite, update.x, x, out=update.x), masked
 
-    def _mask_on_gpu(
+    def _mask_by_kernel(
         self, x: Tensor, update: Update, state: State, new_state: State, probe: Tensor
     ) -> tuple[Tensor, State]:
-        """The end of :meth:`descend` on a GPU: numbers per matrix are masked and counted by a single kernel."""
+        """The end of :meth:`descend` on CUDA and ROCm: a single kernel masks and counts numbers per matrix."""
         flags = _flags(update)
         numbers = [name for name in new_state if name in self.rule.matrix_values]
         names = ["num_updates", *flags, *numbers]
@@ -289,7 +290,7 @@ def counts(update: Update, finite: Tensor) -> State:
 
 def _flags(update: Update) -> State:
     """Which matrices to count, by the names of the counters."""
-    flags = {name: getattr(update, name) for name in COUNTERS if name != "num_updates"}
+    flags = {name: getattr(update, name) for name in FLAGS}
     return {name: flag for name, flag in flags.items() if flag is not None}
 
 

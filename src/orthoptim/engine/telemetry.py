@@ -158,19 +158,9 @@ def describe(bucket: Any, per_parameter: bool = False) -> list[BucketPlan]:
     size = bucket.p * bucket.n * bucket.dtype.itemsize
 
     def row(matrices: int, blocks: int, names: Sequence[str]) -> BucketPlan:
-        return BucketPlan(
-            bucket.group,
-            matrices,
-            bucket.p,
-            bucket.n,
-            bucket.dtype,
-            bucket.device,
-            bucket.form,
-            blocks,
-            bucket.strategy,
-            matrices * size,
-            common_name(names),
-        )
+        of_matrix = (bucket.p, bucket.n, bucket.dtype, bucket.device, bucket.form)
+        moved = (bucket.strategy, matrices * size, common_name(names))
+        return BucketPlan(bucket.group, matrices, *of_matrix, blocks, *moved)
 
     if not per_parameter:
         return [row(sum(bucket.counts), len(bucket.blocks), list(dict.fromkeys(bucket.names)))]

@@ -1,6 +1,5 @@
 """The orthoptimizers."""
 
-from orthoptim.engine.rule import Update
 from orthoptim.engine.telemetry import Drift, Plan
 from orthoptim.optim.landing import Landing
 from orthoptim.optim.landingpc import LandingPC
@@ -12,6 +11,7 @@ from orthoptim.optim.rsdm import RSDM
 from orthoptim.optim.slpg import SLPG
 from orthoptim.optim.stiefel_muon import StiefelMuon
 from orthoptim.optim.wrap import wrap
+from orthoptim.stiefel import Update
 
 __all__ = [
     "POGO",

@@ -12,7 +12,7 @@ from orthoptim import stiefel
 from orthoptim.distributed import matrices as sharded
 from orthoptim.distributed.placements import check_backend, cutting_dims
 from orthoptim.engine.naming import named, parameter_name
-from orthoptim.functional import rounding
+from orthoptim.functional import apply_to_matrices, rounding
 from orthoptim.optim.options import NORM_IS_FIXED
 from orthoptim.parts import SIDES, scale_factor
 from orthoptim.precision import full_precision
@@ -216,14 +216,7 @@ def repair_(groups: Mapping[int, Mapping[str, Any]]) -> dict[Tensor, Tensor]:
             if id(param) in distances and _needs_repair(name, param, view, side, *distances[id(param)]):
                 repairs.append((param, view, side))
         former = {param: param.detach().clone() for param, _, _ in repairs}
-        dtensors = [sharded.Matrices(param, view, side) for param, view, side in repairs if is_dtensor(param)]
-        if dtensors:
-            sharded.apply(dtensors, lambda x: [stiefel.newton_schulz(x)], numbers=0, writes=True)
-        for param, view, side in repairs:
-            if not is_dtensor(param):
-                matrices = view.to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
-                new = [stiefel.newton_schulz(x) for x in matrices]
-                param.copy_(view.from_matrices(new, param.shape, side))
+        apply_to_matrices(repairs, lambda x: [stiefel.newton_schulz(x)], numbers=0, writes=True)
     return former
 
 
@@ -256,20 +249,14 @@ def _needs_repair(name: str, param: Tensor, view: View, side: str, far: float, s
 
 def _distances(given: Sequence[tuple[Tensor, View, str]]) -> dict[int, tuple[float, float]]:
     """The largest ‖XXᴴ − I‖_F and ‖XXᴴ − I‖₂ of the matrices of each parameter that has values, by ``id``."""
-    found: dict[int, tuple[float, float]] = {}
     present = [(param, view, side) for param, view, side in given if has_values(param) and param.numel()]
-    dtensors = [sharded.Matrices(param, view, side) for param, view, side in present if is_dtensor(param)]
-    if dtensors:
-        params = [each.param for each in dtensors]
-        values = sharded.apply(dtensors, _both_distances, numbers=2)
-        columns = [sharded.largest(params, [numbers[k] for numbers in values]) for k in range(2)]
-        found |= {id(param): pair for param, *pair in zip(params, *columns, strict=True)}  # type: ignore[misc]
-    for param, view, side in present:
-        if not is_dtensor(param):
-            results = [
-                _both_distances(x) for x in view.to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
-            ]
-            found[id(param)] = (_largest([far for far, _ in results]), _largest([each for _, each in results]))
+    values = apply_to_matrices(present, _both_distances, numbers=2)
+    measured = {id(param): pair for (param, _, _), pair in zip(present, values, strict=True)}
+    cut = [param for param, _, _ in present if is_dtensor(param)]
+    found = {key: (float(far.max()), float(spectral.max())) for key, (far, spectral) in measured.items() if far.numel()}
+    if cut:
+        columns = [sharded.largest(cut, [measured[id(param)][k] for param in cut]) for k in range(2)]
+        found |= {id(param): pair for param, *pair in zip(cut, *columns, strict=True)}  # type: ignore[misc]
     return found
 
 
@@ -281,11 +268,6 @@ def _both_distances(x: Tensor) -> list[Tensor]:
     if bool(unclear.any()):
         spectral[unclear] = torch.linalg.eigvalsh(stiefel.defect(x[unclear])).abs().amax(-1)
     return [far, spectral]
-
-
-def _largest(values: Sequence[Tensor]) -> float:
-    """The largest of all values; NaN, if there is one among them."""
-    return float(torch.cat([value.reshape(-1) for value in values]).max())
 
 
 def check_gradients(groups: list[dict[str, Any]], chosen: Iterable[int]) -> None:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from orthoptim.base import Base, Direction, Kind, State
-from orthoptim.engine.rule import Update, base_keys
+from orthoptim.engine.rule import base_keys
 from orthoptim.optim.common_options import show_common_options
-from orthoptim.stiefel import ColumnSums, Table, Unrolled, on_one_device
+from orthoptim.stiefel import ColumnSums, Table, Unrolled, Update, on_one_device
 
 
 class UpdateContract:

@@ -11,8 +11,9 @@ from orthoptim.distributed import matrices as sharded
 from orthoptim.engine.naming import common_name, names_of
 from orthoptim.engine.rule import COUNTERS
 from orthoptim.engine.telemetry import Drift
+from orthoptim.functional import apply_to_matrices
 from orthoptim.precision import full_precision
-from orthoptim.tensors import compute_dtype, is_dtensor, local_part
+from orthoptim.tensors import is_dtensor, local_part
 from orthoptim.views import View
 
 _MAYBE_DEFICIENT = 0.99  # a matrix without full rank is at distance 1 at least, up to rounding
@@ -51,21 +52,13 @@ def _measure_all(
     params: Sequence[Tensor], views: Sequence[tuple[View, str]], state: Mapping[Tensor, Mapping[str, Tensor]]
 ) -> Iterator[tuple[float, ...]]:
     """Yield for each parameter what the names in :func:`drift_of` say."""
-    dtensors = [sharded.Matrices(param, *view) for param, view in zip(params, views, strict=True) if is_dtensor(param)]
-    devices = {param.device for param in params}
-    values: dict[int, list[Tensor]] = {}
-    with full_precision(*devices):
-        if dtensors:
-            found = sharded.apply(dtensors, _measure, numbers=2)
-            values = {id(each.param): numbers for each, numbers in zip(dtensors, found, strict=True)}
-        for param, (view, side) in zip(params, views, strict=True):
-            if not is_dtensor(param):
-                matrices = view.to_matrices(param.detach().to(compute_dtype(param.dtype)), side)
-                results = [_measure(x) for x in matrices]
-                values[id(param)] = [torch.cat([each[k].reshape(-1) for each in results]) for k in range(2)]
+    given = [(param, *view) for param, view in zip(params, views, strict=True)]
+    dtensors = [sharded.Matrices(param, view, side) for param, view, side in given if is_dtensor(param)]
+    with full_precision(*{param.device for param in params}):
+        measured = apply_to_matrices(given, _measure, numbers=2)
     sums, tops = [], []
-    for param in params:
-        distances, deficient = (each.reshape(-1).cpu().double() for each in values[id(param)])
+    for param, values in zip(params, measured, strict=True):
+        distances, deficient = (each.reshape(-1).cpu().double() for each in values)
         own = state.get(param, {})
         counters = [local_part(own[name]).sum().item() if name in own else 0 for name in COUNTERS]
         sums.append([len(distances), float(distances.sum()), *counters, float(deficient.sum())])

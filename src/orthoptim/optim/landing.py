@@ -8,10 +8,9 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
-from orthoptim.engine.rule import Update
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
-from orthoptim.stiefel import ColumnSums
+from orthoptim.stiefel import ColumnSums, Update
 from orthoptim.validation import check_choice, check_positive
 
 _MARGIN = 1.01  # of the safe region, for rounding

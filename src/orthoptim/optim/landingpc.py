@@ -8,11 +8,10 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
-from orthoptim.engine.rule import Update
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.landing import landing_field, outside
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
-from orthoptim.stiefel import ColumnSums
+from orthoptim.stiefel import ColumnSums, Update
 from orthoptim.validation import check_bool, check_positive
 
 

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import Base, Direction, State, VAdam
-from orthoptim.engine.rule import Update
 from orthoptim.literals import MATMUL_PRECISIONS, LandingPolicy, MatmulPrecision
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
-from orthoptim.stiefel import ColumnSums
+from orthoptim.stiefel import ColumnSums, Update
 from orthoptim.validation import check_choice, check_positive_integer
 
 
@@ -83,8 +82,8 @@ class POGO(Orthoptimizer):
     ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
         policy = stiefel.policy(group["landing"], group["landing_steps"])
-        step, probe = yield stiefel.pogo_columns(x, direction, lr, policy)
-        return Update(step.x, clipped=step.clipped, rescued=step.rescued, finiteness_probe=probe)
+        update: Update = yield stiefel.pogo_columns(x, direction, lr, policy)
+        return update
 
     @classmethod
     def update_whole(
@@ -94,7 +93,7 @@ class POGO(Orthoptimizer):
         policy = stiefel.policy(group["landing"], group["landing_steps"], group["matmul_precision"] == "mixed")
         form = group.get("form") or cls.form(x.shape[-2], x.shape[-1], group, x.device.type)
         on_host = form.startswith("direct") and not isinstance(direction.numbers, Tensor) and stiefel.is_single(x)
-        step = stiefel.pogo_step(
+        return stiefel.pogo_step(
             x,
             direction.matrices,
             lr,
@@ -104,8 +103,6 @@ class POGO(Orthoptimizer):
             normalized=direction.normalized,
             on_host=on_host,
         )
-        covers = step.probe is not None
-        return Update(step.x, {}, step.clipped, step.rescued, step.probe, covers_direction=covers, finite=step.finite)
 
     @staticmethod
     def update_entries(x: stiefel.Table, g: stiefel.Table, lr: Tensor, group: Mapping[str, Any]) -> stiefel.Unrolled:

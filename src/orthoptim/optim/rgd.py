@@ -7,11 +7,10 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
-from orthoptim.engine.rule import Update
 from orthoptim.literals import Metric, Retraction
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
-from orthoptim.stiefel import ColumnSums
+from orthoptim.stiefel import ColumnSums, Update
 from orthoptim.validation import check_choice
 
 _FAR = 0.1  # beyond what rounding to half precision explains

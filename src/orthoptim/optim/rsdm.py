@@ -8,11 +8,10 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
-from orthoptim.engine.rule import Update
 from orthoptim.literals import SAMPLINGS, Sampling
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
-from orthoptim.stiefel import draws
+from orthoptim.stiefel import Update, draws
 from orthoptim.validation import check_choice, check_integer
 from orthoptim.views import View
 

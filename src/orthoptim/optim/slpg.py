@@ -10,11 +10,10 @@ from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, Kind, State
 from orthoptim.base.bb import quotients
 from orthoptim.base.secant import step_length
-from orthoptim.engine.rule import Update
 from orthoptim.functional import project_
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
-from orthoptim.stiefel import ColumnSums
+from orthoptim.stiefel import ColumnSums, Update
 from orthoptim.validation import check_bool
 
 # Beyond 5 one landing maps an eigenvalue 1 + c of YYᴴ to a larger one: (1 − c/2)²(1 + c) > 1 + c.

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from orthoptim import stiefel
 from orthoptim.base import SGD, Base, Direction, State
-from orthoptim.engine.rule import Update
 from orthoptim.literals import MSIGN_DTYPES, MatmulPrecision, MsignDtype
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
 from orthoptim.optim.pogo import check_matmul_precision
 from orthoptim.precision import exact_products
-from orthoptim.stiefel import ColumnSums, Policy
+from orthoptim.stiefel import ColumnSums, Policy, Update
 from orthoptim.stiefel.batches import symmetric, trace
 from orthoptim.stiefel.msign import REDUCED, gain, may_reduce, msign_columns, msign_skew, quintics
 from orthoptim.validation import check_choice, check_nonnegative, check_number, check_positive_integer

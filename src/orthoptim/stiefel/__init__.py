@@ -25,8 +25,8 @@ from orthoptim.stiefel.retractions import (
     tangent_leap,
     whitening,
 )
-from orthoptim.stiefel.steps import FORMS, Step, pogo_columns, pogo_step
-from orthoptim.stiefel.sums import ColumnSums, Direction, flatten, largest, on_one_device
+from orthoptim.stiefel.steps import FORMS, pogo_columns, pogo_step
+from orthoptim.stiefel.sums import ColumnSums, Direction, Update, flatten, largest, on_one_device
 from orthoptim.stiefel.unrolled import Table, Unrolled, unrolled
 
 __all__ = [
@@ -41,9 +41,9 @@ __all__ = [
     "Policy",
     "Rescue",
     "Retracted",
-    "Step",
     "Table",
     "Unrolled",
+    "Update",
     "as_real",
     "block_size",
     "can_look",

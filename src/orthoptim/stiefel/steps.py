@@ -55,27 +55,8 @@ from orthoptim.stiefel.batches import (
 )
 from orthoptim.stiefel.cost_model import choose
 from orthoptim.stiefel.policies import REDUCED, Correction, Length, Policy, clip, land
-from orthoptim.stiefel.sums import ColumnSums, Direction, largest
+from orthoptim.stiefel.sums import ColumnSums, Direction, Update, largest
 from orthoptim.stiefel.unrolled import unrolled
-
-
-class Step(NamedTuple):
-    """What one step makes of each matrix.
-
-    Attributes:
-        x: the new point.
-        clipped: which matrices had their leap clipped (``None``: the policy never clips); where numbers are Python's,
-            whether it was.
-        rescued: which were rescued; ``None``: none.
-        probe: a number per matrix that is finite only if the new point and G are; ``None``: there is none.
-        finite: whether it is known that all of both is finite.
-    """
-
-    x: Tensor
-    clipped: Any  # Tensor | bool | None
-    rescued: Tensor | None
-    probe: Tensor | None = None
-    finite: bool = False
 
 
 class Leap(NamedTuple):
@@ -92,7 +73,7 @@ class Leap(NamedTuple):
     normalized: bool  # whether ‖scale·G‖_F is of order one
 
 
-Form = Callable[[Leap, Policy], Step]
+Form = Callable[[Leap, Policy], Update]
 
 
 def pogo_step(
@@ -105,7 +86,7 @@ def pogo_step(
     scale: Numbers | None = None,
     normalized: bool = False,
     on_host: bool = False,
-) -> Step:
+) -> Update:
     """One POGO step from X along the direction G.
 
     Args:
@@ -150,7 +131,7 @@ def pogo_step(
     return step._replace(x=step.x.reshape(*batch, p, n), clipped=clipped, rescued=rescued)
 
 
-def direct_n(leap: Leap, policy: Policy) -> Step:
+def direct_n(leap: Leap, policy: Policy) -> Update:
     """R through the n×n matrix S = Skew(XᴴG)."""
     x, g, eta, scale, _ = leap
     s = torch.bmm(x.mH, g)
@@ -161,7 +142,7 @@ def direct_n(leap: Leap, policy: Policy) -> Step:
     return _leap_and_land(x, r, eta, policy)
 
 
-def direct_p(leap: Leap, policy: Policy) -> Step:
+def direct_p(leap: Leap, policy: Policy) -> Update:
     """R through the p×p matrices XXᴴ and XGᴴ."""
     x, g, eta, scale, normalized = leap
     half = 0.5 * scale
@@ -176,7 +157,7 @@ def direct_p(leap: Leap, policy: Policy) -> Step:
     return _leap_and_land(x, r, eta, policy, error)
 
 
-def gram(leap: Leap, policy: Policy) -> Step:
+def gram(leap: Leap, policy: Policy) -> Update:
     """Everything through A = XXᴴ, B = XGᴴ and N = GGᴴ: R = ½(AG − BX), so RRᴴ and X⁺ = X + DX + FG need no R."""
     x, g, eta, scale, _ = leap
     a, b, n = symmetric(x), _times_(torch.bmm(x, g.mH), scale), symmetric(g)
@@ -199,35 +180,31 @@ def gram(leap: Leap, policy: Policy) -> Step:
     new = torch.baddbmm(x, d, x)
     new = torch.baddbmm(new, f, g, alpha=-1, out=_out(new))
     if policy.clip is None:  # C does not see M, and nothing bounds s‖G‖: X⁺ may overflow where C is finite
-        return Step(new, length.clipped, landing.rescued)
+        return Update(new, clipped=length.clipped, rescued=landing.rescued)
     return _landed(new, length, landing, policy)
 
 
-def tiny(leap: Leap, policy: Policy) -> Step:
+def tiny(leap: Leap, policy: Policy) -> Update:
     """Entry by entry, each a vector over the batch, which is best the last dim in memory."""
     scale = _per_matrix(leap.scale)
     tables = leap.x.permute(1, 2, 0), leap.g.permute(1, 2, 0)  # (p, n, B)
     x, g = ([list(row.unbind(0)) for row in a.unbind(0)] for a in tables)
     if torch.compiler.is_compiling():
         step = unrolled(x, g, leap.eta, scale, policy)
-        return Step(torch.stack([torch.stack(row, -1) for row in step.table], 1), *step[1:])
+        return _measured(torch.stack([torch.stack(row, -1) for row in step.table], 1), *step[1:])
     new = tables[0].new_empty(tables[0].shape)
     step = unrolled(x, g, leap.eta, scale, policy, new)
-    return Step(new.permute(2, 0, 1), *step[1:])
+    return _measured(new.permute(2, 0, 1), *step[1:])
 
 
 FORMS: dict[str, Form] = {"direct-n": direct_n, "direct-p": direct_p, "gram": gram, "tiny": tiny}
 
 
-def pogo_columns(x: Tensor, direction: Direction, lr: Tensor, policy: Policy) -> ColumnSums[tuple[Step, Tensor]]:
+def pogo_columns(x: Tensor, direction: Direction, lr: Tensor, policy: Policy) -> ColumnSums[Update]:
     """One POGO step as sums over columns, see :mod:`orthoptim.stiefel.sums`; for the arguments see :func:`pogo_step`.
 
     C depends on the length of the leap, and that on R. C = (XXᴴ − I) − sW + s²RRᴴ saves a third sum, where RRᴴ and
     W = RXᴴ + XRᴴ, which is rounding, are measured. Where G is normalised s‖G‖ ≤ 2τ keeps sW under the roundoff.
-
-    Returns:
-        The step, and a finiteness probe: a number per matrix, the same for all pieces, that is finite only if the new
-        columns of all pieces are.
     """
     clips, g, normalized = policy.clip is not None, direction.matrices, direction.normalized
     a, b, *sizes = yield [symmetric(x), x @ g.mH, *([square_norm(g) if normalized else largest(g)] * clips)]
@@ -254,11 +231,11 @@ def pogo_columns(x: Tensor, direction: Direction, lr: Tensor, policy: Policy) ->
     landing = land(c, policy, length)
     q = landing.matrix()
     m = r.mul_(-s).add_(x)
-    step = Step(torch.baddbmm(m, q, m), length.clipped, landing.rescued)
-    return step, (square_norm(q) * size.clamp_min(0)).sqrt()
+    probe = (square_norm(q) * size.clamp_min(0)).sqrt()
+    return Update(torch.baddbmm(m, q, m), clipped=length.clipped, rescued=landing.rescued, finiteness_probe=probe)
 
 
-def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Numbers | None = None) -> Step:
+def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Numbers | None = None) -> Update:
     """From X and R, and what to add to ‖R‖_F² for its rounding error."""
     size = square_norms(r) if isinstance(eta, float) else square_norm(r)
     length = clip(eta, size if error is None else size + error, x.shape[-2], policy, x.real.dtype)
@@ -286,10 +263,15 @@ def _identity(p: int, dtype: torch.dtype) -> Tensor:
     return torch.eye(p, dtype=dtype).unsqueeze(0)
 
 
-def _landed(x: Tensor, length: Length, landing: Correction, policy: Policy) -> Step:
+def _landed(x: Tensor, length: Length, landing: Correction, policy: Policy) -> Update:
     # G that is not finite makes all of R so, and M; where M is finite, a landing of known factors is
     probe = landing.top if policy.half or policy.clip is not None else None
-    return Step(x, length.clipped, landing.rescued, probe, landing.rescued is None)
+    return _measured(x, length.clipped, landing.rescued, probe, landing.rescued is None)
+
+
+def _measured(x: Tensor, clipped: Any, rescued: Tensor | None, probe: Tensor | None, finite: bool) -> Update:
+    """An update whose probe, where there is one, is finite only if G is."""
+    return Update(x, {}, clipped, rescued, probe, covers_direction=probe is not None, finite=finite)
 
 
 @pointwise

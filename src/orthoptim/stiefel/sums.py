@@ -1,4 +1,4 @@
-"""What an update is written with: a direction, and the sums over columns that it needs; also where ranks share them.
+"""What an update is written with: a direction, sums over columns, also where ranks share them, and what it returns.
 
 A function of matrices whose columns may lie on several ranks is a generator. It is given matrices (B, p, n′), all of
 their columns or a piece of them. It yields lists of partial sums, small ones (p×p, or one number per matrix), and is
@@ -17,7 +17,7 @@ A ``yield`` is a statement of its own, outside of loops: torch 2.9 leaves a valu
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -76,6 +76,34 @@ class Direction:
     def whole(self) -> Tensor:
         """G itself."""
         return self.matrices if self.scale is None else self.matrices * self.scale[..., None, None]
+
+
+class Update(NamedTuple):
+    """What a method makes of one block.
+
+    Attributes:
+        x: the new matrices, (B, p, n).
+        state: the new values of the buffers of the method.
+        clipped: which matrices had their step shortened, (B,); a bool is for all of them.
+        rescued: which matrices were too far from the manifold to land as they were, (B,).
+        finiteness_probe: a number per matrix that is finite only if all columns of X are, the same on every rank that
+            holds some of them, (B,). ``None``: the engine adds up the entries of X, which over ranks takes one more
+            all-reduce.
+        covers_direction: whether the probe is finite only if the direction is, too.
+        finite: whether it is known that the direction and X are finite.
+    """
+
+    x: Tensor
+    state: dict[str, Tensor] = {}  # noqa: RUF012  (a NamedTuple default; never changed)
+    clipped: Any = None  # Tensor | bool | None
+    rescued: Tensor | None = None
+    finiteness_probe: Tensor | None = None
+    covers_direction: bool = False
+    finite: bool = False
+
+
+FLAGS = ("clipped", "rescued")
+"""What is counted of an :class:`Update`."""
 
 
 def on_one_device(steps: ColumnSums[T]) -> T:

@@ -30,7 +30,7 @@ Slots = tuple[Tensor | None, ...]
 
 
 class Unrolled(NamedTuple):
-    """What one step makes of each matrix: see :class:`orthoptim.stiefel.Step`."""
+    """What one step makes of each matrix: see :class:`orthoptim.stiefel.Update`."""
 
     table: Table
     clipped: Tensor | None

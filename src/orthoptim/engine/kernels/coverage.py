@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from orthoptim.engine.kernels.step import KernelStep, members_of
 from orthoptim.engine.kernels.table import Members, describable
 from orthoptim.engine.plan import Bucket
 from orthoptim.engine.rule import UpdateRule
+from orthoptim.pointwise import has_triton
 from orthoptim.stiefel.batches import TINY
 from orthoptim.views import View
 
@@ -82,7 +82,7 @@ def _has_expected_types(members: Members, bucket: Bucket) -> bool:
 def _runs_on(device: torch.device) -> bool:
     """Whether triton has a backend for the device; its interpreter works on CPU tensors."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    return device.type == ("cpu" if interpreted else "cuda") and find_spec("triton") is not None
+    return device.type == ("cpu" if interpreted else "cuda") and has_triton()
 
 
 def _is_pogo(rule: UpdateRule) -> bool:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from orthoptim.tensors import has_values
 
-Observer = Callable[[str, tuple[int, ...]], None]
-BytesObserver = Callable[[str, tuple[int, ...], int], None]
+Observer = Callable[[str, tuple[int, ...], int], None]
 
-_observers: list[BytesObserver] = []
+_observers: list[Observer] = []
 
 
 def launch(
@@ -42,15 +41,8 @@ def observe_launches(observer: Observer) -> Iterator[None]:
     """A context in which every launch is reported.
 
     Args:
-        observer: called with the name of the kernel and its grid.
+        observer: called with the name of the kernel, its grid, and the bytes that it reads and writes.
     """
-    with observe_bytes(lambda name, grid, _: observer(name, grid)):
-        yield
-
-
-@contextmanager
-def observe_bytes(observer: BytesObserver) -> Iterator[None]:
-    """The same with the bytes that each kernel reads and writes."""
     _observers.append(observer)
     try:
         yield

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from orthoptim.engine.kernels.launch import observe_bytes
+from orthoptim.engine.kernels import observe_launches
 
 What = Literal["kernel", "gemm", "decomposition", "view", "host", "h2d", "d2h", "sync"]
 
@@ -136,7 +136,7 @@ class LaunchCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
         """Begin to record: the operations of torch, and the kernels that the library launches itself."""
-        self._kernels = observe_bytes(self._observe)
+        self._kernels = observe_launches(self._observe)
         self._kernels.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
