@@ -35,12 +35,16 @@ def largest(name: str, spec: str) -> Cell:
 
 
 def minus(other: str, name: str, digits: int) -> Cell:
-    """The difference to another contender, paired by seed, with its interval."""
+    """The difference to another contender, paired by seed, with its interval.
+
+    Its options may have been set: ``"SGDG"`` is also ``"SGDG:lr=5"``.
+    """
 
     def cell(run: Run, method: str) -> str:
-        if method == other:
+        reference = next((each for each in run.methods if each.partition(":")[0] == other), other)
+        if method == reference:
             return "–"
-        return difference_words(difference(run, method, other, name), digits).partition(" (")[0]
+        return difference_words(difference(run, method, reference, name), digits).partition(" (")[0]
 
     return cell
 
