@@ -97,7 +97,7 @@ install: .venv/installed
 
 .venv-floor/installed: pyproject.toml constraints.txt constraints-floor.txt
 	$(PYTHON) -m venv .venv-floor
-	grep -v '^torch==' constraints.txt > .venv-floor/constraints.txt
+	grep -v -e '^torch==' -e '^triton==' constraints.txt > .venv-floor/constraints.txt
 	.venv-floor/bin/pip install --quiet --disable-pip-version-check --requirement constraints-floor.txt
 	.venv-floor/bin/pip install --quiet --disable-pip-version-check --constraint .venv-floor/constraints.txt \
 		--constraint constraints-floor.txt --editable . pytest pytest-xdist hypothesis numpy

@@ -179,3 +179,21 @@ def test_a_landing_that_overflows_where_the_leap_is_finite_writes_nothing(p):
     with pytest.warns(UserWarning, match="was far from orthonormal"):
         opt.step()
     assert torch.isfinite(param).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_drift_calls_deficient_what_steps_do_not_bring_back(dtype):
+    """A condition number of 1e4 is far from rounding: the matrix comes back, the one beside it does not."""
+    param = torch.nn.Parameter(torch.eye(4).expand(2, 4, 4).to(dtype).clone())
+    opt = oo.POGO([param], lr=0.01)
+    with torch.no_grad():
+        param[0, 3, 3] = 1e-4
+        param[1, 3] = param[1, 2]
+    assert opt.drift()[0].deficient == 1
+    param.grad = torch.zeros_like(param)
+    with pytest.warns(UserWarning, match="was far from orthonormal"):
+        opt.step()
+    for _ in range(60):
+        opt.step()
+    assert oo.distance(param)[0] < 1e-2
+    assert (opt.drift()[0].deficient, opt.drift()[0].skipped) == (1, 61)

@@ -173,8 +173,7 @@ class BlockTensors:
     def _view(self, name: str) -> Tensor | None:
         """The matrices where they lie; ``None``: they must be copied."""
         first, gathered = self.members[name][0], self._gather(name)
-        same = first.untyped_storage().data_ptr() == gathered.untyped_storage().data_ptr()
-        return gathered if same else None
+        return gathered if first.untyped_storage().data_ptr() == gathered.untyped_storage().data_ptr() else None
 
     def _gather(self, name: str) -> Tensor:
         listed = self.members[name]
@@ -252,10 +251,8 @@ class LocalPlan:
             self._rates[bucket.real_dtype, bucket.device] = (value, tensor)
         return tensor
 
-    # Whether it still serves
-
     def _remember(self, rule: UpdateRule, state: Mapping[Tensor, dict[str, Tensor]]) -> None:
-        """Write down what the plan was made from."""
+        """Write down what the plan was made from, to tell whether it still serves."""
         self._options, self._state_kinds = rule.options, rule.kinds
         self._has_addresses = all(map(has_address, self.params))
         self._metadata, self._addresses = _metadata(self.params), self._addresses_of(self.params, self.states)

@@ -98,12 +98,6 @@ def _measure(x: Tensor) -> list[Tensor]:
 
 
 def _is_deficient(x: Tensor) -> Tensor:
-    """1 for each of the matrices (B, p, n) whose rank is below p up to rounding, else 0."""
-    largest = x.abs().amax((-2, -1), keepdim=True)
-    usable = torch.isfinite(largest)
-    # the squares of entries of size one neither overflow nor underflow
-    x = torch.where(usable, x / largest.clamp_min(torch.finfo(largest.dtype).tiny), 0)
-    eigenvalues = torch.linalg.eigvalsh(x @ x.mH)
-    u = torch.finfo(eigenvalues.dtype).eps / 2
-    low: Tensor = eigenvalues[..., 0] <= x.shape[-2] * u * eigenvalues[..., -1]
-    return (low & usable[..., 0, 0]).to(eigenvalues.dtype)
+    """1 for each of the finite matrices (B, p, n) that steps would not bring back, else 0."""
+    finite = torch.isfinite(x.abs().amax((-2, -1)))
+    return (stiefel.is_deficient(x) & finite).to(x.real.dtype)
