@@ -122,6 +122,7 @@ def scale_factor(scale: Scale, rows: int, columns: int) -> float:
     """
     if scale == "rms":
         return math.sqrt(rows / columns)
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+    # a tuple, not a union: torch 2.9 traces no union
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
         raise ValueError(f"Invalid scale: {scale!r}; it is a positive number, or 'rms'")
     return float(scale)

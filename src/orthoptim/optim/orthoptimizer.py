@@ -158,14 +158,16 @@ class Orthoptimizer(Construction):
 
     def _current_rules(self) -> dict[int, UpdateRule]:
         """How the constrained groups are updated, with the options as they are now."""
-        last, self._rules = self._rules, {}
+        rules = {}
         for index, group in enumerate(self.param_groups):
             if group["algorithm"] == self.algorithm:
-                rule = last.get(index)
+                rule = self._rules.get(index)
                 if rule is None or rule.group is not group or rule.values != rule.read(group):
                     rule = self._checked_rule(index, group)
-                self._rules[index] = rule
-        return self._rules
+                rules[index] = rule
+        if not torch.compiler.is_compiling():  # torch 2.9 traces no assignment to an attribute of an optimizer
+            self._rules = rules
+        return rules
 
     def _checked_rule(self, index: int, group: dict[str, Any]) -> UpdateRule:
         """The rule of a group that somebody may have changed."""
