@@ -47,7 +47,7 @@ from orthoptim.distributed.collectives import (
 )
 from orthoptim.distributed.layout import Layout
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.engine.step import BlockStep, counts
+from orthoptim.engine.step import BlockStep, counts, step_number
 from orthoptim.stiefel import Update, can_look, flatten
 from orthoptim.stiefel.batches import where
 
@@ -133,7 +133,7 @@ def step_bucket(
     if not rule.needs_whole:
         ascent = -grad if rule.group["maximize"] else grad
         statistic = rule.base.statistic(ascent)
-        t = _step_number(state, lr)[:, None, None]
+        t = step_number(state["num_updates"], lr)[:, None, None]
         g, advanced = rule.base.advance(ascent, state, t, **rule.hyperparameters)
         pieces = pieces._replace(g=g, statistic=[] if statistic is None else [statistic])
     first, last = bucket.share
@@ -229,7 +229,7 @@ def _by_columns(
 ) -> Generator[Request, Answer, tuple[Update, State, Tensor]]:
     """Step columns: the update, the new state of each matrix, and which matrices are finite."""
     direction = Direction(g, normalized=rule.base.normalized, known=False)
-    t = _step_number(pieces.state, pieces.lr)
+    t = step_number(pieces.state["num_updates"], pieces.lr)
     steps = flatten(rule.method.update(x, direction, pieces.lr, {}, t, {**rule.group, "form": bucket.form}))
     requested = next(steps)
     total = pieces.g.sum((-2, -1))  # is finite only if its terms are
@@ -258,18 +258,13 @@ def _by_columns(
 
 def _scale(rule: UpdateRule, statistic: list[Tensor], pieces: Pieces) -> tuple[Tensor | None, State]:
     """The factor of the direction and the base's new state of each matrix, from the statistic of all pieces."""
-    t = _step_number(pieces.state, pieces.lr)
+    t = step_number(pieces.state["num_updates"], pieces.lr)
     return rule.base.scale(statistic[0] if statistic else None, pieces.state, t, **rule.hyperparameters)
 
 
 def _mask(pieces: Pieces, new: State, finite: Tensor) -> State:
     """What is new where it is finite, else what is pieces."""
     return {name: where(finite, value, pieces.state[name]) for name, value in new.items()}
-
-
-def _step_number(state: State, lr: Tensor) -> Tensor:
-    """The number of this step of each matrix, from 1."""
-    return (state["num_updates"] + 1).to(lr.dtype)
 
 
 def _step_whole(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Result:
@@ -290,7 +285,7 @@ def _step_whole(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Resu
             continue
         direction = Direction(g, None if scale is None else scale[block], rule.base.normalized)
         new = {name: value[block] for name, value in fresh.items()}
-        results.append(step.descend(x[block], direction, new, state, _step_number(state, lr), lr))
+        results.append(step.descend(x[block], direction, new, state, step_number(state["num_updates"], lr), lr))
     if len(results) == 1:
         return results[0]
     new_state = {name: torch.cat([new[name] for _, new in results]) for name in results[0][1]}

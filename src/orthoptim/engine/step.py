@@ -190,7 +190,7 @@ class BlockStep:
         if is_single(x):
             t = lr.new_full((1,), state["num_updates"].item() + 1)
         else:
-            t = _step_number(state["num_updates"], lr)
+            t = step_number(state["num_updates"], lr)
         ascent = -grad if self.group["maximize"] else grad
         if rule.replaces_gradient:
             ascent = rule.method.gradient(x, ascent, self.group)
@@ -295,7 +295,7 @@ def _flags(update: Update) -> State:
 
 
 @pointwise
-def _step_number(num_updates: Tensor, lr: Tensor) -> Tensor:
+def step_number(num_updates: Tensor, lr: Tensor) -> Tensor:
     """The number of this step of each matrix, from 1."""
     return (num_updates + 1).to(lr.dtype)
 

@@ -13,6 +13,7 @@ from orthoptim.engine.rule import COUNTERS
 from orthoptim.engine.telemetry import Drift
 from orthoptim.functional import apply_to_matrices
 from orthoptim.precision import full_precision
+from orthoptim.stiefel.batches import max_entry
 from orthoptim.tensors import is_dtensor, local_part
 from orthoptim.views import View
 
@@ -99,5 +100,5 @@ def _measure(x: Tensor) -> list[Tensor]:
 
 def _is_deficient(x: Tensor) -> Tensor:
     """1 for each of the finite matrices (B, p, n) that steps would not bring back, else 0."""
-    finite = torch.isfinite(x.abs().amax((-2, -1)))
+    finite = torch.isfinite(max_entry(x))
     return (stiefel.is_deficient(x) & finite).to(x.real.dtype)
