@@ -7,16 +7,19 @@ one graph.
 """
 
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, MutableMapping
 from functools import reduce
 from types import FunctionType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from orthoptim.base import State, per_matrix
+from orthoptim.engine.plan import BlockTensors
+from orthoptim.engine.rule import UpdateRule
 from orthoptim.stiefel import Table, can_look
 from orthoptim.stiefel.batches import TINY
 from orthoptim.user_warnings import warn_user
@@ -36,6 +39,15 @@ _FUSION_OPTIONS = {
 }
 
 
+class Graph(NamedTuple):
+    """The compiled step of one block of tiny matrices, and the tensors that it overwrites."""
+
+    run: "Compiled[Any]"
+    tensors: tuple[Table, dict[str, Table], State]
+    rule: UpdateRule
+    grad_strides: tuple[int, ...]
+
+
 class CompiledStep:
     """``BlockStep.compute``, compiled for each kind of block.
 
@@ -49,34 +61,29 @@ class CompiledStep:
         self._tables = [name for name, kind in kinds.items() if not per_matrix(kind)]
         self._columns = [name for name, kind in kinds.items() if per_matrix(kind)]
         self._compiled: dict[Hashable, Compiled[Any]] = {}
+        self._graphs: MutableMapping[BlockTensors, Graph] = WeakKeyDictionary()
 
     def __call__(
-        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
+        self, tensors: BlockTensors, x: Tensor, grad: Tensor, state: State, lr: Tensor
     ) -> tuple[Tensor, State]:
-        """As ``BlockStep.compute``; counters tell whether matrices were rescued. Tiny matrices change in place."""
-        if not can_look(x):
-            return self._compute(x, grad, state, lr, largest)
-        before = int(state["rescued"].sum(dtype=torch.int32))  # by default it is copied to int64 first
-        new_x, new_state = self._compute(x, grad, state, lr, largest)
-        rescued = new_state.get("rescued")  # None: the method rescues none
-        if rescued is not None and int(rescued.sum(dtype=torch.int32)) != before:
-            self.step.rescued = rescued > 0
-        return new_x, new_state
+        """As ``BlockStep.compute``. Tiny matrices change in place."""
+        largest = tensors.largest
 
-    def _compute(
-        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, largest: float | None
-    ) -> tuple[Tensor, State]:
         def plain() -> tuple[Tensor, State]:
             result: tuple[Tensor, State] = self.step.compute(x, grad, state, lr, largest)
             return result
 
         if self._fuses(x) and largest is None:
-            return self._compute_fused(x, grad, state, lr, plain)
+            return self._compute_fused(tensors, x, grad, state, lr, plain)
         key = (x.shape, x.dtype, x.device, largest)
         if key not in self._compiled:
             self._compiled[key] = Compiled(self.step.compute, dynamic=False)
-        result: tuple[Tensor, State] = self._compiled[key](x, grad, state, lr, largest, otherwise=plain)
-        return result
+        before = _total(state["rescued"]) if can_look(x) else None
+        new_x, new_state = self._compiled[key](x, grad, state, lr, largest, otherwise=plain)
+        rescued = new_state.get("rescued")  # None: the method rescues none
+        if before is not None and rescued is not None and _total(rescued) != before:
+            self.step.rescued = rescued > 0
+        return new_x, new_state
 
     def _fuses(self, x: Tensor) -> bool:
         # A graph made for a single matrix would not serve more. Inside of a graph that the user compiles there is
@@ -90,25 +97,49 @@ class CompiledStep:
         )
 
     def _compute_fused(
-        self, x: Tensor, grad: Tensor, state: State, lr: Tensor, otherwise: Callable[[], tuple[Tensor, State]]
+        self,
+        tensors: BlockTensors,
+        x: Tensor,
+        grad: Tensor,
+        state: State,
+        lr: Tensor,
+        otherwise: Callable[[], tuple[Tensor, State]],
     ) -> tuple[Tensor, State]:
         """X and the state, overwritten; where nothing can be compiled, what ``otherwise`` returns."""
-        group = self.step.group
+        graph = self._graphs.get(tensors)
+        if graph is None or graph.rule is not self.step.rule or graph.grad_strides != grad.stride():
+            graph = self._graph(x, grad, state, lr)
+            if tensors.in_place:
+                self._graphs[tensors] = graph
+        result = graph.run(*graph.tensors, grad, lr, otherwise=otherwise)
+        if isinstance(result, tuple):
+            return result
+        if result is not None and can_look(x) and int(result) > 0:
+            self.step.rescued = state["rescued"] > 0
+        return x, state
+
+    def _graph(self, x: Tensor, grad: Tensor, state: State, lr: Tensor) -> "Graph":
+        """The graph that overwrites X and the state; compiled, unless there is one for blocks of this kind."""
         entries, tables = _entries(x), {name: _entries(state[name]) for name in self._tables}
         columns = {name: state[name].unsqueeze(1) for name in self._columns}
-        options = [value for name, value in group.items() if name not in ("params", "param_names", "lr")]
+        rule = self.step.rule
         strides = [table[0][0].stride(0) for table in (entries, *tables.values())]  # from matrix to matrix
         dtypes = [column.dtype for column in columns.values()]  # a loaded state may count in another
-        key = (x.shape[1:], x.dtype, x.device, grad.stride(), *strides, *dtypes, repr(options))
+        key = (x.shape[1:], x.dtype, x.device, grad.stride(), *strides, *dtypes, repr(rule.values))
         if key not in self._compiled:
             self._compiled[key] = Compiled(self._update_entries_, dynamic=False, options={**_FUSION_OPTIONS})
-            for a in tree_leaves((entries, grad, tables, columns)):
+            # A graph traced on views would ask for the place of each in its storage in every call, by Python, which
+            # took a tenth of the step. It is traced on copies, which are stepped and dropped.
+            examples = tree_map(_copied_alone, (entries, tables, columns, grad))
+            for a in tree_leaves(examples):
                 torch._dynamo.mark_dynamic(a, 0)
-        run = self._compiled[key]
-        return run(entries, grad, tables, columns, lr, otherwise=otherwise) or (x, state)
+            self._compiled[key](*examples, lr, otherwise=lambda: None)
+        return Graph(self._compiled[key], (entries, tables, columns), rule, grad.stride())
 
-    def _update_entries_(self, x: Table, grad: Tensor, tables: dict[str, Table], columns: State, lr: Tensor) -> None:
-        """As ``BlockStep.compute``, entry by entry."""
+    def _update_entries_(
+        self, x: Table, tables: dict[str, Table], columns: State, grad: Tensor, lr: Tensor
+    ) -> Tensor | None:
+        """As ``BlockStep.compute``, entry by entry; how many were rescued, ``None`` by a method that rescues none."""
         rule, group = self.step.rule, self.step.group
         num_updates = columns["num_updates"] + 1
         t = num_updates.to(lr.dtype)
@@ -141,6 +172,7 @@ class CompiledStep:
         for name, table in new_tables.items():
             _write(finite, table, tables[name])
         _write(finite, step.table, x)
+        return None if step.rescued is None else (step.rescued & finite).sum(dtype=torch.int32)
 
 
 class Compiled(Generic[T]):
@@ -185,6 +217,15 @@ def _warn_once(error: Exception) -> None:
         _warned = True
         reason = (str(error).strip().splitlines() or [""])[0]
         warn_user(f"compile=True: stepping without, as torch.compile failed: {reason}")
+
+
+def _total(counter: Tensor) -> int:
+    return int(counter.sum(dtype=torch.int32))  # by default it is copied to int64 first
+
+
+def _copied_alone(a: Tensor) -> Tensor:
+    """A copy with the same strides and a storage of its own."""
+    return torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).copy_(a)
 
 
 def _entries(a: Tensor) -> Table:

@@ -159,6 +159,7 @@ class BlockTensors:
 
     Attributes:
         largest: the largest entry that the parameters can hold, where that is less than is computed in.
+        in_place: whether a step computes with the parameters and states themselves, not with copies.
     """
 
     def __init__(
@@ -169,6 +170,7 @@ class BlockTensors:
         self.largest = torch.finfo(torch.float16).max / block.scale if first.dtype == torch.float16 else None
         keeps = not torch.compiler.is_compiling() and has_address(first)
         self._views = {name: self._view(name) for name in members} if keeps else {}
+        self.in_place = bool(self._views) and None not in self._views.values() and not half and block.scale == 1
 
     def _view(self, name: str) -> Tensor | None:
         """The matrices where they lie; ``None``: they must be copied."""

@@ -158,10 +158,11 @@ class BlockStep:
         x = param if scale == 1 else param / scale
         state = {name: tensors.gather(name) for name in self.rule.kinds}
         self.rescued = None
-        compiled = self._compiled if not x.is_complex() else None  # compilers do not fuse complex numbers
-        compute = self.compute if compiled is None else compiled
         # no name for the gathered gradient, so that its memory is free again once it is used
-        new_x, new_state = compute(x, tensors.gather_grads(grads, x.dtype), state, lr, tensors.largest)
+        if self._compiled is None or x.is_complex():  # which compilers do not fuse
+            new_x, new_state = self.compute(x, tensors.gather_grads(grads, x.dtype), state, lr, tensors.largest)
+        else:
+            new_x, new_state = self._compiled(tensors, x, tensors.gather_grads(grads, x.dtype), state, lr)
         if scale != 1:
             new_x = rescaled(new_x, param, scale)
         for name, value in new_state.items():  # first: the last point may be one of them
