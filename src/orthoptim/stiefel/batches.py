@@ -114,6 +114,8 @@ def max_entry(a: Tensor) -> Tensor:
 
 def square_norm(a: Tensor) -> Tensor:
     """‖A‖_F², one value per matrix."""
+    if by_columns(a):
+        a = a.mT
     if a.ndim == 3 and a.shape[-1] > TINY and not a.is_complex() and a.is_contiguous():
         norm: Tensor = torch.linalg.vector_norm(a, dim=(-2, -1))
         return norm * norm
@@ -181,6 +183,23 @@ def symmetric_levels(batch: int, p: int, n: int, device: str = "cpu") -> int:
     if is_gpu(device):
         return int(batch * (p // 256) ** 2 >= SYMMETRIC_TILES)
     return 2 if p >= SYMMETRIC_FROM and p * batch * p * n >= SYMMETRIC_WORK else 0
+
+
+def by_columns(a: Tensor) -> bool:
+    """Whether the entries fill a stretch of memory in the order of columns, as after ``qr``, and not of rows."""
+    return a.ndim >= 2 and not a.is_contiguous() and a.mT.is_contiguous()
+
+
+def product(a: Tensor, x: Tensor) -> Tensor:
+    """AX, which lies in memory as X does: to add matrices that lie otherwise takes six times as long."""
+    return torch.bmm(x.mT, a.mT).mT if by_columns(x) else torch.bmm(a, x)
+
+
+def add_product(m: Tensor, a: Tensor, x: Tensor, alpha: float = 1, out: Tensor | None = None) -> Tensor:
+    """M + αAX, which lies in memory as M does; in the memory of ``out``."""
+    if not by_columns(m):
+        return torch.baddbmm(m, a, x, alpha=alpha, out=out)
+    return torch.baddbmm(m.mT, x.mT, a.mT, alpha=alpha, out=None if out is None else out.mT).mT
 
 
 def trace(a: Tensor) -> Tensor:
