@@ -22,9 +22,9 @@ from torch import Tensor
 from orthoptim.distributed.layout import Index, Layout
 from orthoptim.stiefel import as_real
 
-# Stages of a step. Matrices go out, sums are taken, matrices come back, replicas share what they have computed; a
-# bucket may leave any of them out.
-OUT, SUM, BACK, SHARE = 0, 1, 100, 101
+# Stages of a step. Matrices go out, more of them where owners have lost theirs, sums are taken, matrices come back,
+# replicas share what they have computed; a bucket may leave any of them out.
+OUT, MORE, SUM, BACK, SHARE = 0, 1, 2, 100, 101
 
 ALIGNMENT = 16
 """Bytes: that of complex128, and a divisor of the size of every record."""

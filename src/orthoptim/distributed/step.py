@@ -95,9 +95,11 @@ class ShardedStep:
         self._devices: set[torch.device] = set()
         self._work: dict[int, _GroupWork] = {}
         self._kept: dict[ShardedBucket, Kept] = {}
+        self._travels: tuple[dist.ProcessGroup, torch.device] | None = None
         self._is_complete = False
         self._key: list[Any] = []
         self._frozen: list[tuple[str, Tensor]] = []
+        self._compared: list[tuple[str, Tensor]] = []
         self._peers: list[Peers] = []
         self._check = StepCheck()
 
@@ -120,13 +122,13 @@ class ShardedStep:
             self._make(rules, key)
             self._compare(rules, False)
         work = {rule.index: self._work_of(rule, state) for rule in rules if rule.index in self.groups}
-        if self._check.finish():
-            for kept in self._kept.values():
-                kept.pieces = None
+        if self._check.sizes is None and self._check.finish():
+            self._forget()
         self._is_complete = False  # if this step fails here, the next one sends X
 
         def jobs(buckets: Sequence[ShardedBucket]) -> list[Job]:
-            return [
+            check = [Job(*self._travels, self._compare_on_the_way())] if self._travels else []
+            return check + [
                 Job(
                     bucket.process_group,
                     bucket.device,
@@ -142,22 +144,28 @@ class ShardedStep:
         return {index: of_group.local_work() for index, of_group in work.items()}
 
     def _compare(self, rules: Sequence[UpdateRule], changed: bool) -> None:
-        labels = [label for plan in self.groups.values() for label in plan.labels]
-        params = [param for plan in self.groups.values() for param in plan.params]
-        for label, param in self._frozen:
-            labels.append(label)
-            params.append(param)
         settings = {"round_bytes": str(self.round_bytes), "communication_dtype": str(self.communication_dtype)}
-        written = changed or not self._is_complete or not all(map(self._is_kept, self._kept.items()))
-        self._check.start(self._peers, rules, labels, params, settings, changed, written)
+        written = changed or not self._is_complete or not self._is_all_kept()
+        if written:
+            self._forget()
+        self._check.start(self._peers, rules, self._compared, settings, changed, written)
 
-    def _is_kept(self, item: tuple[ShardedBucket, Kept]) -> bool:
-        """Whether the parameters of a bucket are what the last step wrote; ``param.data.mul_(2)`` tells no version."""
-        bucket, kept = item
-        if kept.pieces is None:
-            return bucket.count == 0
-        params = bucket.members_of(_local_parts(self.groups[bucket.group].params))
-        return all(map(torch.equal, params, bucket.split(params, kept.pieces)))
+    def _compare_on_the_way(self) -> Steps:
+        if (yield from self._check.travel()):
+            self._forget()
+
+    def _forget(self) -> None:
+        """In this step X is sent to its owners."""
+        for kept in self._kept.values():
+            kept.pieces = None
+
+    def _is_all_kept(self) -> bool:
+        """Whether parameters are what the last step wrote; ``param.data.mul_(2)`` tells no version."""
+        local = {index: _local_parts(plan.params) for index, plan in self.groups.items()}
+        return all(
+            bucket.count == 0 or kept.are_same(bucket.members_of(local[bucket.group]), bucket)
+            for bucket, kept in self._kept.items()
+        )
 
     def _work_of(self, rule: UpdateRule, states: MutableMapping[Tensor, Any]) -> _GroupWork:
         """The tensors of a group; those of the last step, if they are the same."""
@@ -200,6 +208,8 @@ class ShardedStep:
                         param for i in plan.local if is_dtensor(param := plan.params[i]) and local_part(param).numel()
                     ]
                     self.local_views |= {id(local_part(param)): local_view(param, view) for param in whole}
+        trained = [pair for plan in self.groups.values() for pair in zip(plan.labels, plan.params, strict=True)]
+        self._compared = [*trained, *self._frozen]
         buckets = [bucket for plan in self.groups.values() for bucket in plan.sharded]
         self.rounds = make_rounds(buckets, self.round_bytes)
         firsts = [self.groups[bucket.group].params[bucket.members[0]] for bucket in buckets]
@@ -216,6 +226,9 @@ class ShardedStep:
         # have it. A model of one round can afford to keep it.
         keeps = len(self.rounds) == 1 and len(self._peers) == 1 and all(map(can_look, map(local_part, firsts)))
         self._kept = {part: Kept() for part in self.rounds[0] if _can_keep(part)} if keeps else {}
+        routes = {(part.process_group, part.device) for parts in self.rounds for part in parts}
+        alone = self._kept and {(group, peers.device) for peers in self._peers for group in peers.groups} == routes
+        self._travels, self._check.sizes = routes.pop() if alone and len(routes) == 1 else None, None
         self._is_complete = False
         self._key = [*key[:-1], False]
 
