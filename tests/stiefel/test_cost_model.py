@@ -56,7 +56,7 @@ def test_a_gpu_cuts_symmetric_products_where_tiles_of_256_fill_it():
     assert symmetric_levels(100 * tiles, 255, 255, "cuda") == 0
 
 
-def test_a_cpu_cuts_symmetric_products_twice_where_there_is_work_enough():
+def test_a_cpu_cuts_symmetric_products_twice_where_there_is_work_enough_and_those_of_several_once():
     assert symmetric_levels(1, 256, 4096) == 2
     assert symmetric_levels(1, 256, 4095) == 0
     assert symmetric_levels(2, 256, 2048) == 2
