@@ -6,7 +6,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_round
 from orthoptim.distributed.collectives import Job, Steps, run
 from orthoptim.distributed.handshake import Peers, StepCheck, meshes, peers_of
 from orthoptim.distributed.layout import Layout
-from orthoptim.distributed.placements import local_view
+from orthoptim.distributed.placements import local_gradients, local_view
 from orthoptim.distributed.state import init_state
 from orthoptim.distributed.strategies import Kept, choose, step_bucket
 from orthoptim.engine.buckets import together
@@ -28,9 +28,6 @@ from orthoptim.precision import full_precision
 from orthoptim.stiefel import FORMS, can_look
 from orthoptim.tensors import is_dtensor, local_part
 from orthoptim.views import View
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -301,7 +298,7 @@ class _GroupWork:
 
     def start(self, rule: UpdateRule) -> None:
         """Take the gradients of a step."""
-        self.rule, self.grads = rule, _local_gradients(self.plan.params)
+        self.rule, self.grads = rule, local_gradients(self.plan.params)
         self._missing = any(grad is None for grad in self.grads)
         # what has no gradient here is to be skipped on all ranks, as if that were not finite
         pairs = zip(self.params, self.grads, strict=True)
@@ -397,17 +394,3 @@ def _local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _count(steps: list[Tensor]) -> None:
     if steps:
         torch._foreach_add_(steps, 1)
-
-
-def _local_gradients(params: Sequence[Tensor]) -> list[Tensor | None]:
-    """What this rank holds of the gradients."""
-    grads: list[Tensor | None] = []
-    for param in params:
-        grad, spec = param.grad, getattr(param, "_spec", None)
-        if grad is not None and spec is not None:
-            placed = cast("DTensor", grad)
-            if placed._spec.placements != spec.placements:  # such as a pending sum
-                placed = placed.redistribute(placements=spec.placements)
-            grad = placed._local_tensor
-        grads.append(grad)
-    return grads
