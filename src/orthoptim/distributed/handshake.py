@@ -142,20 +142,21 @@ class StepCheck:
         """
         if not ranks:
             return
-        flags = [(param.grad is not None, param.requires_grad) for _, param in params]
+        present = [param.grad is not None for _, param in params]
+        trained = [param.requires_grad for _, param in params]
         options = [dict(settings), *map(_options, rules)]
         rates = [lr for rule in rules if isinstance(lr := rule.group["lr"], Tensor) and lr.device.type != "cpu"]
 
         def description() -> dict[str, str]:
             described = {name: value for named in options for name, value in named.items()}
             described |= {f"'lr' of group {rule.index}": text(rule.group["lr"]) for rule in rules}
-            for (label, _), (present, trained) in zip(params, flags, strict=True):
-                described[f"the gradient of {label}"] = "there" if present else "missing"
-                described[f"requires_grad of {label}"] = str(trained)
+            for (label, _), is_present, is_trained in zip(params, present, trained, strict=True):
+                described[f"the gradient of {label}"] = "there" if is_present else "missing"
+                described[f"requires_grad of {label}"] = str(is_trained)
             return described
 
         self._describe = description
-        digest = _digest([options, flags, changed])
+        digest = _digest([options, present, trained, changed])
         if self.sizes is None:
             self._comparisons = [Comparison(peers, digest, rates, written) for peers in ranks]
         self._peers, self._header = ranks, torch.tensor([written, digest])

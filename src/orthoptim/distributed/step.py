@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -292,7 +293,7 @@ class _GroupWork:
         return (
             same_tensors(_local_parts(self.plan.params), self.params)
             and all(map(is_, map(states.get, self.plan.params), self.states))
-            and same_tensors(self._entries, [value for state in self.states for value in state.values()])
+            and same_tensors(self._entries, list(chain.from_iterable(map(dict.values, self.states))))
             and self._addresses == list(map(Tensor.data_ptr, self._scalars))
         )
 
