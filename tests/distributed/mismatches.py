@@ -190,6 +190,11 @@ WRONG = {
     "tensor rate of a step": (one_step, (slower_tensor,), "'lr' of group 0 is tensor(0.1"),
     "landing of a step": (one_step, (other_landing,), "'landing' of group 0 is 'safe' on rank {others} and 'strict'"),
     "base of a step": (one_step, (other_base,), "of group 0 is"),
+    # the digest goes with the matrices, also to a rank that makes a new plan and sends none
+    "rate of a step, whole": (one_step, (slower, near), "'lr' of group 0 is 0.1 on rank {others} and 0.05 on rank"),
+    "landing of a step, whole": (one_step, (other_landing, near), "'landing' of group 0 is 'safe' on rank {others}"),
+    "base of a step, whole": (one_step, (other_base, near), "of group 0 is"),
+    "thawed, whole": (one_step, (thaw, near), "requires_grad of parameter 'w2' (6×8) is False on rank {others}"),
     "thawed": (
         one_step,
         (thaw,),

@@ -215,31 +215,30 @@ def outcome(name, model, tool, folder):
         return [traceback.format_exc()]
 
 
-def outcomes(rank, name, models, tools, folder):
-    return {
-        (model, tool): outcome(name, model, tool, f"{folder}/{name}-{model}-{tool}")
-        for model in models
-        for tool in tools
-    }
+def outcomes(rank, name, cases, folder):
+    return {case: outcome(name, *case, "-".join((folder, name, *case))) for case in cases}
 
 
-def check(world, name, models=tuple(MODELS), tools=tuple(TOOLS)):
+def check(world, name, tools=tuple(TOOLS)):
+    """AdamW is asked for the cases in which ours fails: where it fails, too, the tool is to blame."""
+    cases = [(model, tool) for model in MODELS for tool in tools]
     with tempfile.TemporaryDirectory() as folder:
-        ours, control = (world.run(outcomes, each, models, tools, folder) for each in (name, "AdamW"))
+        ours = world.run(outcomes, name, cases, f"{folder}/")
+        failed = [case for case in cases if any(of_rank[case] for of_rank in ours)]
+        control = world.run(outcomes, "AdamW", failed, f"{folder}/")
     wrong = {
-        (rank, *case): found
+        (rank, *case): of_rank[case]
         for rank, of_rank in enumerate(ours)
-        for case, found in of_rank.items()
-        if found and not control[rank][case]
+        for case in failed
+        if of_rank[case] and not control[rank][case]
     }
     assert not wrong, "\n".join(f"{case}: {found[0]}" for case, found in list(wrong.items())[:3])
-    passed = [case for case, found in control[0].items() if not found]
-    assert len(passed) >= 0.6 * len(models) * len(tools), "the control fails itself"
+    assert len(failed) <= 0.4 * len(cases), "the control fails itself"
 
 
-@pytest.mark.parametrize("name", ["POGO", "wrap"])
-def test_what_adamw_passes_ours_passes(two, name):
-    check(two, name)
+@pytest.mark.parametrize(("name", "tools"), [("POGO", tuple(TOOLS)), ("wrap", ("deepcopy", "torch.save", "DCP"))])
+def test_what_adamw_passes_ours_passes(two, name, tools):
+    check(two, name, tools)
 
 
 @pytest.mark.soak

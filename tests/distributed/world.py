@@ -1,6 +1,5 @@
 """Real gloo processes that are started once and then run one function after another."""
 
-import multiprocessing as mp
 import os
 import sys
 import tempfile
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from tests.forks import CONTEXT
 
 TIMEOUT = 240  # seconds: of a collective, and (a little longer) of a function
 
@@ -26,16 +27,12 @@ class World:
         self.size = size
         self.alive = True
         self._folder = tempfile.TemporaryDirectory()
-        context = mp.get_context("forkserver")  # which imports once, for the processes of all worlds
-        context.set_forkserver_preload(
-            ["torch.distributed.tensor", "torch.distributed.fsdp", "tests.distributed.cases"]
-        )
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(size):
-            ours, theirs = context.Pipe()
+            ours, theirs = CONTEXT.Pipe()
             store = str(Path(self._folder.name) / "store")
-            process = context.Process(target=_work, args=(rank, size, store, theirs), daemon=True)
+            process = CONTEXT.Process(target=_work, args=(rank, size, store, theirs), daemon=True)
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)

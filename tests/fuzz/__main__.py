@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from tests.fuzz.draw import Draw
-from tests.fuzz.machine import Machine, Violation
+from tests.fuzz.expectations import Violation
+from tests.fuzz.machine import Machine
 from tests.fuzz.record import write_record
 from tests.fuzz.shrink import as_python, shrink
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.fuzz import operations as ops
-from tests.fuzz.machine import Violation, replay
+from tests.fuzz.expectations import Violation
+from tests.fuzz.machine import replay
 from tests.fuzz.start import Group, Start
 
 Sequence = tuple[Start, list[ops.Operation]]

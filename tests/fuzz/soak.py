@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 import orthoptim as oo
-from tests.fuzz.machine import TAKEN
+from tests.fuzz.expectations import TAKEN
 from tests.fuzz.promises import distances, matrices_of, promise_of, rounding
 from tests.fuzz.record import write_record
 

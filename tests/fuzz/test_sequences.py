@@ -11,8 +11,9 @@ import orthoptim as oo
 from orthoptim.engine.step import BlockStep
 from tests.fuzz import __main__ as command
 from tests.fuzz.draw import Draw
+from tests.fuzz.expectations import Violation
 from tests.fuzz.gradients import KINDS, LAYOUTS, Gradient
-from tests.fuzz.machine import Machine, Violation, replay
+from tests.fuzz.machine import Machine, replay
 from tests.fuzz.operations import Duplicate, Overwrite, Recover, Reload, SetLr, Step
 from tests.fuzz.shrink import as_python, shrink, violation_of
 from tests.fuzz.start import Group, Start

@@ -7,12 +7,16 @@ import pytest
 from tests.fuzz import soak
 
 
-@pytest.mark.parametrize("case", soak.CASES, ids=lambda case: case.name)
-def test_a_short_soak(case):
-    found = soak.soak(case, 1000, restart_every=300)
-    assert found.defects == ()
-    assert found.restarts == 3
-    assert found.checks == 5  # two after each of two spikes, and the first step
+def test_a_short_soak_of_every_case_is_recorded(tmp_path, capsys):
+    steps = 1000 * len(soak.CASES)
+    command = ["--steps", str(steps), "--restart-every", "300", "--output", str(tmp_path / "soak.json")]
+    assert soak.main(command) == 0
+    record = json.loads((tmp_path / "soak.json").read_text())
+    assert (record["steps"], record["defects"]) == (steps, [])
+    assert [row["case"] for row in record["rows"]] == [case.name for case in soak.CASES]
+    # checks: two after each of two spikes, and the first step
+    assert all((row["steps"], row["restarts"], row["checks"]) == (1000, 3, 5) for row in record["rows"])
+    assert f"{steps} steps, 0 defects" in capsys.readouterr().out
 
 
 @pytest.mark.soak
@@ -27,12 +31,3 @@ def test_what_a_soak_must_see(monkeypatch):
     monkeypatch.setattr(soak, "allocated_megabytes", lambda: next(sizes))
     found = soak.soak(soak.CASES[0], 500)
     assert [defect.split()[0] for defect in found.defects] == ["distance", "memory"]
-
-
-def test_the_command_records(tmp_path, capsys):
-    assert soak.main(["--steps", "2000", "--restart-every", "100", "--output", str(tmp_path / "soak.json")]) == 0
-    record = json.loads((tmp_path / "soak.json").read_text())
-    assert record["steps"] == 2000
-    assert record["defects"] == []
-    assert len(record["rows"]) == len(soak.CASES)
-    assert "2000 steps, 0 defects" in capsys.readouterr().out

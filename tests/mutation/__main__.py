@@ -39,6 +39,7 @@ SLOW = (
 )
 """Tests of many steps: what they find, others find sooner."""
 
+POLICIES = [f"stiefel/test_{name}.py" for name in ("policies", "hostile_gradients", "rescue")]
 TESTS = {
     "geometry": ["stiefel/test_geometry.py"],
     "batches": ["stiefel/test_geometry.py", "stiefel/test_cost_model.py", "stiefel/test_steps.py"],
@@ -47,19 +48,19 @@ TESTS = {
     "cayley": ["stiefel/test_cayley.py"],
     "hadamard": ["test_hadamard.py"],
     "msign": ["stiefel/test_msign.py", "optim/test_stiefel_muon.py"],
-    "cost_model": ["stiefel/test_cost_model.py", "stiefel/test_steps.py", "stiefel/test_policies.py"],
+    "cost_model": ["stiefel/test_cost_model.py", "stiefel/test_steps.py", *POLICIES],
     "sums": ["stiefel/test_sums.py", "stiefel/test_columns.py"],
-    "draws": ["stiefel/test_draws.py", "optim/test_methods.py"],
-    "retractions": ["stiefel/test_retractions.py", "optim/test_methods.py"],
-    "policies": ["stiefel/test_policies.py", "stiefel/test_steps.py", "optim/test_rescue.py"],
+    "draws": ["stiefel/test_draws.py", "optim/test_methods.py", "optim/test_rsdm.py"],
+    "retractions": ["stiefel/test_retractions.py", "optim/test_methods.py", "optim/test_rgd.py"],
+    "policies": [*POLICIES, "stiefel/test_steps.py", "optim/test_rescue.py"],
     "steps": [
         "stiefel/test_steps.py",
         "stiefel/test_columns.py",
-        "stiefel/test_policies.py",
+        *POLICIES,
         "optim/test_rescue.py",
         "engine/test_single.py",
     ],
-    "unrolled": ["stiefel/test_steps.py", "stiefel/test_policies.py", "optim/test_rescue.py"],
+    "unrolled": ["stiefel/test_steps.py", *POLICIES, "optim/test_rescue.py"],
     "base": ["base/test_hyperparameters.py", "base/test_directions.py", "engine/test_state.py"],
     "bb": ["base/test_hyperparameters.py", "base/test_directions.py", "optim/test_bb.py"],
     "secant": ["base/test_secant.py", "optim/test_bb.py", "optim/test_solvers.py"],

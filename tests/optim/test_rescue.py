@@ -90,6 +90,7 @@ def test_a_matrix_without_full_rank_is_frozen_counted_and_named(how, landing):
     assert (oo.distance(params[0])[[0, 2]] <= 1e-3).all()
 
 
+@pytest.mark.usefixtures("eager_backend")
 def test_a_compiled_step_names_what_it_rescues():
     params = [point(5, 3, 3, seed=s) for s in range(2)]
     opt = oo.POGO([("left", params[0]), ("right", params[1])], lr=0.1, compile=True)

@@ -95,9 +95,9 @@ class StoppingOneRank(Quiet):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def make_job(out, name, methods, nproc, dtype="float64", **sizes):
+def make_job(out, name, methods, nproc, dtype="float64", variant=None, sharded=False, **sizes):
     experiment = EXPERIMENTS[name]
-    config = configuration(experiment, "tiny", nproc=nproc, dtype=dtype, sizes=sizes)
+    config = configuration(experiment, "tiny", variant=variant, nproc=nproc, dtype=dtype, sharded=sharded, sizes=sizes)
     return runner.Job(experiment, config, methods, (0,), out)
 
 

@@ -1,6 +1,5 @@
 """Functions run by several real processes at once, as ranks of one group."""
 
-import multiprocessing
 import os
 import pickle
 import sys
@@ -14,11 +13,9 @@ import torch.distributed as dist
 from torch.distributed import FileStore
 
 from orthoptim_experiments.harness import ranks
+from tests.forks import CONTEXT
 
 TIMEOUT = 300.0  # processes may be paused for a while
-
-_context = multiprocessing.get_context("forkserver")  # what is imported once need not be imported by every rank
-_context.set_forkserver_preload(["orthoptim_experiments.cli.job", "pytest"])
 
 
 def together(world_size, function, *arguments, **options):
@@ -26,7 +23,7 @@ def together(world_size, function, *arguments, **options):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         processes = [
-            _context.Process(target=_rank, args=(folder, rank, world_size, function, arguments, options))
+            CONTEXT.Process(target=_rank, args=(folder, rank, world_size, function, arguments, options))
             for rank in range(world_size)
         ]
         for process in processes:

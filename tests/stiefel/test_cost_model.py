@@ -56,11 +56,15 @@ def test_a_gpu_cuts_symmetric_products_where_tiles_of_256_fill_it():
     assert symmetric_levels(100 * tiles, 255, 255, "cuda") == 0
 
 
-def test_a_cpu_cuts_symmetric_products_twice_where_there_is_work_enough():
+def test_a_cpu_cuts_symmetric_products_twice_where_there_is_work_enough_and_those_of_several_once():
     assert symmetric_levels(1, 256, 4096) == 2
     assert symmetric_levels(1, 256, 4095) == 0
     assert symmetric_levels(2, 256, 2048) == 2
-    assert symmetric_levels(100, 255, 4096) == 0
+    assert symmetric_levels(100, 255, 4096) == 1
+    assert symmetric_levels(2, 128, 512) == 1
+    assert symmetric_levels(1, 128, 512) == 0
+    assert symmetric_levels(100, 127, 4096) == 0
+    assert symmetric_levels(100, 128, 511) == 0
 
 
 def test_a_gpu_takes_gram_where_rows_are_long():

@@ -1,7 +1,6 @@
 """How far from the manifold a step may end: the orders and the bounds of the landing policies."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +10,9 @@ from hypothesis import strategies as st
 
 from orthoptim import stiefel
 from orthoptim.stiefel.policies import are_between, are_near, clip, leap_square, newton_schulz
-from tests import reference
+from tests.stiefel.landings import FORM_SHAPES, half, norm, spectral_distance
 from tests.strategies import (
     DOUBLE,
-    DTYPES,
     KINDS,
     doubles,
     dtypes,
@@ -22,7 +20,6 @@ from tests.strategies import (
     gaussian,
     gradient,
     kinds,
-    of_norm,
     orthonormal,
     seeds,
     shapes,
@@ -30,19 +27,6 @@ from tests.strategies import (
 from tests.strategies import (
     rescued as rescued_in,
 )
-
-norm = torch.linalg.matrix_norm
-
-
-def spectral_distance(x):
-    """‖XXᴴ − I‖₂ in double precision, the worst of a batch."""
-    x = x.to(torch.complex128)
-    return float(torch.linalg.eigvalsh(stiefel.defect(x)).abs().max())
-
-
-def half(x, g, lr):
-    return stiefel.pogo_step(x, g, lr, stiefel.policy("half")).x
-
 
 # One step from the manifold
 
@@ -169,130 +153,6 @@ def test_half_leaves_the_manifold_past_two_and_safe_does_not():
     assert rescued
 
 
-def worst_case(tau, k):
-    """The largest δ that (τ, k) allows: spec(MMᴴ) ⊂ [1−δ, 1+τ²] is mapped into [1−δ′, 1], k times."""
-    e = tau**2
-    delta = e**2 * (3 - e) / 4
-    for _ in range(k - 1):
-        delta = delta**2 * (3 + delta) / 4
-    return delta
-
-
-TABLE = [(1.0, k, bound) for k, bound in enumerate([0.5, 0.22, 0.039, 1.1e-3, 9.5e-7], 1)]
-TABLE += [(0.5, k, bound) for k, bound in enumerate([0.043, 1.4e-3, 1.5e-6], 1)]
-
-
-@pytest.mark.parametrize("dtype", DOUBLE)
-@pytest.mark.parametrize("form", ["direct-n", "direct-p"])
-@pytest.mark.parametrize(("tau", "k", "bound"), TABLE)
-def test_the_guaranteed_bound_of_a_clip_and_k_landings_holds_and_is_reached(tau, k, bound, form, dtype):
-    assert worst_case(tau, k) == pytest.approx(bound, rel=0.03)  # the table has two digits
-    policy = stiefel.Policy(tau, partial(newton_schulz, steps=k))
-    distances = []
-    for shape in [(1, 3), (2, 2), (3, 5)]:
-        x = orthonormal((4, *shape), dtype, 0)
-        points = []
-        for t in range(30):
-            size = 10.0 ** gaussian((4,), torch.float64, t)
-            x = stiefel.pogo_step(x, gradient(x, t, size, KINDS[t % 3]), 1.0, policy, form).x
-            points.append(x)
-        distances.append(spectral_distance(torch.stack(points)))
-    assert 0.99 * worst_case(tau, k) <= max(distances) <= worst_case(tau, k) + 20 * eps(dtype)
-
-
-def hostile_sizes(*shape):
-    """Log-uniform from 1e-30 to 1e30."""
-    return 10 ** (60 * torch.rand(shape, dtype=torch.float64) - 30)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1e-5)])
-@pytest.mark.parametrize("shape", [(2, 2), (3, 8)])
-def test_a_thousand_hostile_gradients_never_lead_far_away(shape, landing, bound, dtype):
-    policy = stiefel.policy(landing)
-    x = orthonormal((8, *shape), dtype, 0)
-    points = []
-    for g in of_norm(gaussian((1000, *x.shape), dtype, 1), hostile_sizes(1000, 8)):
-        x = stiefel.pogo_step(x, g, 0.5, policy).x
-        points.append(x)
-    points = torch.stack(points)
-    assert torch.isfinite(points.abs()).all()
-    assert spectral_distance(points) <= bound + 10 * eps(dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1e-5)])
-@pytest.mark.parametrize("shape", [(3, 3), (3, 8)])
-@pytest.mark.parametrize("kind", ["tangent", "rotation", "normal", "nearly normal"])
-def test_hostile_gradients_of_every_direction_never_lead_far_away(kind, shape, landing, bound, dtype):
-    policy = stiefel.policy(landing)
-    x = orthonormal((8, *shape), dtype, 0)
-    tangent_part = 10.0 ** -torch.arange(1, 17, 2, dtype=torch.float64)
-    points = []
-    for t in range(100):
-        if kind == "nearly normal":
-            g = gradient(x, t, 1.0, "normal") + gradient(x, t, tangent_part, "tangent")
-        else:
-            g = gradient(x, t, 1.0, kind)
-        x = stiefel.pogo_step(x, of_norm(g, hostile_sizes(8)), 0.5, policy).x
-        points.append(x)
-    points = torch.stack(points)
-    assert torch.isfinite(points.abs()).all()
-    assert spectral_distance(points) <= bound + 10 * eps(dtype)
-
-
-FORM_SHAPES = [("tiny", (3, 3)), ("direct-n", (10, 10)), ("direct-p", (4, 12)), ("gram", (4, 12))]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1.5e-6)])
-@pytest.mark.parametrize(("form", "shape"), FORM_SHAPES)
-def test_a_gradient_that_is_almost_normal_never_leads_far_away(form, shape, landing, bound, dtype):
-    # what is left of R is rounding, and squares of it beside |G|² underflow: distances of 1e48 were reached
-    policy = stiefel.policy(landing)
-    x = orthonormal((8, *shape), dtype, 0)
-    largest = 14 if form == "gram" else 27  # which is for normalised directions only, and squares them
-    sizes = torch.logspace(6, largest, 8, dtype=torch.float64)
-    points = []
-    for t in range(30):
-        g = (x.to(torch.complex128 if dtype.is_complex else torch.float64) * sizes[:, None, None]).to(dtype)
-        step = stiefel.pogo_step(x, g + gaussian(x.shape, dtype, t), 1.0, policy, form)
-        assert not rescued_in(step).any()
-        x = step.x
-        points.append(x)
-    points = torch.stack(points)
-    assert torch.isfinite(points.abs()).all()
-    assert spectral_distance(points) <= bound + 10 * shape[0] * eps(dtype)
-
-
-def test_the_smallest_almost_normal_gradient_that_led_away():
-    g = 1e12 * torch.eye(3) + torch.tensor([[0.0, 3, 0], [0, 0, 3], [0, 0, 0]])
-    for landing, bound in (("safe", 0.5), ("strict", 1.5e-6)):
-        assert spectral_distance(stiefel.pogo_step(torch.eye(3), g, 1.0, stiefel.policy(landing)).x) <= bound
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1.5e-6)])
-@pytest.mark.parametrize(("form", "shape"), FORM_SHAPES)
-def test_gradients_whose_squares_underflow_never_lead_far_away(form, shape, landing, bound, dtype):
-    # as VAdam gives them to a step whose learning rate is absurd: a factor beside small entries
-    policy = stiefel.policy(landing)
-    x = orthonormal((12, *shape), dtype, 0)
-    size = torch.logspace(-38, -16, 12, dtype=torch.float64)[:, None, None]
-    scale = torch.full((12,), 1e8, dtype=x.real.dtype)
-    points = []
-    for t in range(20):
-        g = (gaussian(x.shape, dtype, t) * size).to(dtype)
-        lr = torch.tensor(10.0 ** (t + 2), dtype=x.real.dtype)
-        step = stiefel.pogo_step(x, g, lr, policy, form, scale=scale, normalized=True)
-        assert not rescued_in(step).any()
-        x = step.x
-        points.append(x)
-    points = torch.stack(points)
-    assert torch.isfinite(points.abs()).all()
-    assert spectral_distance(points) <= bound + 10 * shape[0] * eps(dtype)
-
-
 @settings(max_examples=30)
 @given(shapes(min_rank=1, max_rank=1), dtypes, seeds)
 def test_the_frobenius_distance_under_safe_stays_within_one_over_root_three(shape, dtype, seed):
@@ -334,141 +194,6 @@ def test_a_leap_that_no_policy_could_follow_is_cut_off_at_ten_for_each_row(form,
         policy = stiefel.Policy(None, torch.zeros_like, reach=math.inf)
         leap = stiefel.pogo_step(x, gradient(x, 1, 1.0, "tangent"), lr, policy, form).x - x
         np.testing.assert_allclose(norm(leap), 10 * math.sqrt(p), rtol=1e-6)
-
-
-# Far away
-
-
-SCALES = [3.0, math.sqrt(3), 2.3, 1e3, 1e10, 1e18, 0.01, 1e-10]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
-@pytest.mark.parametrize("landing", ["safe", "strict", "half", "newton-schulz"])
-@pytest.mark.parametrize(("form", "shape"), FORM_SHAPES)
-def test_a_matrix_of_full_rank_that_is_far_away_comes_back(form, shape, landing, dtype):
-    policy = stiefel.policy(landing)
-    x = orthonormal((1, *shape), dtype, 0) * torch.tensor(SCALES)[:, None, None]
-    if landing in ("half", "newton-schulz") or form == "gram":
-        x = x[[0, 3, 6]]  # 3, 1000 and 0.01: without a clip √3 loses a direction; gram squares XXᴴ
-    for t in range(80):
-        x = stiefel.pogo_step(x, gradient(x, t, 1e-2), 0.1, policy, form).x
-        assert torch.isfinite(x.abs()).all()
-    assert spectral_distance(x) <= 1e-3
-
-
-@pytest.mark.parametrize("landing", ["safe", "strict"])
-def test_a_rescue_leaves_the_directions_of_a_scaled_matrix(landing):
-    x = orthonormal((6, 8), torch.float64, 0)
-    step = stiefel.pogo_step(3 * x, torch.zeros_like(x), 0.1, stiefel.policy(landing))
-    assert rescued_in(step)
-    singular = torch.linalg.svdvals(step.x)
-    torch.testing.assert_close(step.x, singular[0] * x)
-    assert singular[0] <= 1
-
-
-def rescue(size, top, p=2, landing="safe", leap=0.0):
-    """Scale, whether it lands, and flag of matrices with these ‖C‖_F² and largest diagonal entries of C."""
-    size, top = torch.tensor(size, dtype=torch.float64), torch.tensor(top, dtype=torch.float64)
-    lengths = None if leap is None else torch.full_like(size, leap)
-    return (found.tolist() for found in stiefel.rescue(top, p, stiefel.policy(landing), size, lengths))
-
-
-def test_a_matrix_is_scaled_where_the_diagonal_shows_that_it_is_far_away():
-    scale, lands, flag = rescue([1.0, 1.21, 100.0], [1.09, 1.11, 9.0])
-    bounds = [2, 2 * 2.11, 2 * 10]  # p times the largest diagonal entry of MMᴴ
-    assert scale == pytest.approx([1, math.sqrt(2 / bounds[1]), math.sqrt(2 / bounds[2])], rel=1e-12)
-    assert lands == [1, 1, 1]
-    assert flag[1:] == [True, True]
-    scale, _, flag = rescue([1e4, 1e4], [98.9, 99.1], landing="half", leap=None)
-    assert scale == pytest.approx([1, math.sqrt(2 / 200.2)], rel=1e-12)
-    assert flag == [False, True]
-
-
-def test_a_matrix_is_scaled_by_a_hundredth_at_most_and_then_not_landed():
-    scale, lands, flag = rescue([1.0, 1.0], [0.9e4, 1.1e4])  # 2/(p(1 + top)) on both sides of 1e-4
-    assert scale == pytest.approx([math.sqrt(1 / 9001), 0.01], rel=1e-12)
-    assert lands == [1, 0]
-    assert flag == [True, True]
-
-
-def test_what_steps_from_the_manifold_do_not_explain_is_flagged():
-    for leap in (0.0, 0.5, 1.0):
-        _, _, flag = rescue([leap**2 + 0.35, leap**2 + 0.37], [0.0, 0.0], leap=leap)
-        assert flag == [False, True]
-    _, _, flag = rescue([1.0, 1.0], [-0.49, -0.51], landing="half", leap=None)
-    assert flag == [False, True]
-
-
-@pytest.mark.parametrize("form", stiefel.FORMS)
-def test_a_short_row_is_flagged_by_policies_that_clip_whatever_the_form(form):
-    x = torch.eye(2, 3, dtype=torch.float64)
-    x[1, 1] = 0.5
-    flags = {
-        landing: bool(stiefel.pogo_step(x, 0.01 * torch.ones_like(x), 0.1, stiefel.policy(landing), form).rescued)
-        for landing in stiefel.POLICIES
-    }
-    assert flags == {landing: landing in ("safe", "strict") for landing in stiefel.POLICIES}
-
-
-@given(shapes(), dtypes, seeds, kinds, st.floats(0, 1))
-def test_an_ordinary_step_is_not_a_rescue_and_is_not_changed_by_the_possibility(shape, dtype, seed, kind, xi):
-    x = orthonormal(shape, dtype, seed)
-    c = stiefel.defect(x.reshape(-1, *shape[-2:]) + xi * 0.1)
-    size = torch.linalg.matrix_norm(c) ** 2
-    top = c.diagonal(dim1=-2, dim2=-1).real.amax(-1)
-    found = stiefel.rescue(top.clamp_max(1), shape[-2], stiefel.policy("safe"), size, torch.full_like(size, 9.0))
-    assert (found.scale == 1).all()
-    assert not (found.flag & (size <= 81)).any()
-    factor, shift = stiefel.half_factors(found.scale, found.lands)
-    assert (factor == 1).all()
-    assert (shift == 0).all()
-
-
-@pytest.mark.parametrize(("landing", "bound"), [("safe", 0.5), ("strict", 1e-5)])
-def test_hostile_gradients_at_points_of_a_circle_never_lead_far_away(landing, bound):
-    # one tangent direction only: some of a thousand random gradients are nearly normal
-    policy = stiefel.policy(landing)
-    x = orthonormal((64, 1, 2), torch.float32, 0)
-    points = []
-    for g in of_norm(gaussian((1000, *x.shape), x.dtype, 1), hostile_sizes(1000, 64)):
-        x = stiefel.pogo_step(x, g, 0.5, policy).x
-        points.append(x)
-    assert spectral_distance(torch.stack(points)) <= bound + 10 * eps(x.dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("landing", ["safe", "strict"])
-@pytest.mark.parametrize("shape", [(2, 2), (3, 8)])
-def test_a_learning_rate_times_a_gradient_that_overflows_is_clipped(shape, landing, dtype):
-    x = orthonormal(shape, dtype, 0)
-    huge = math.sqrt(torch.finfo(dtype).max)
-    step = stiefel.pogo_step(x, gradient(x, 1, huge, "tangent"), 1e3 * huge, stiefel.policy(landing))
-    assert bool(step.clipped)
-    assert spectral_distance(step.x) <= 0.5 + 10 * eps(dtype)
-
-
-@pytest.mark.parametrize("landing", ["safe", "strict"])
-@pytest.mark.parametrize("form", ["direct-n", "direct-p"])
-def test_a_clipped_leap_has_the_length_of_the_clip(form, landing):
-    policy = stiefel.policy(landing)
-    x = orthonormal((5, 3, 6), torch.float64, 0)
-    g = gradient(x, 1, 1e8, "tangent")
-    leap = stiefel.pogo_step(x, g, 1.0, stiefel.Policy(policy.clip, lambda c: torch.zeros_like(c)), form).x - x
-    np.testing.assert_allclose(norm(leap), policy.clip, rtol=1e-7)
-    r = torch.from_numpy(reference.each(reference.relative_gradient, x, g))
-    np.testing.assert_allclose(stiefel.inner(leap, r) / (norm(leap) * norm(r)), -1, rtol=1e-7)
-
-
-@pytest.mark.parametrize("landing", ["safe", "strict"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_numbers_of_modulus_one_stay_there_whatever_the_gradient(landing, dtype):
-    """A real one cannot move: X times its gradient, minus the same, is not zero where one of the two is rounded."""
-    steps = torch.arange(50).to(dtype)[:, None, None]
-    x, policy = 1 - steps * (torch.finfo(dtype).eps / 2), stiefel.policy(landing)
-    for t in range(5):
-        x = stiefel.pogo_step(x, 1e20 * gaussian((50, 1, 1), dtype, t), 1.0, policy, "tiny").x
-        bound = {"safe": 0.5, "strict": 1.5e-6}[landing] if dtype.is_complex else 0.0
-        assert spectral_distance(x) <= bound + 50 * torch.finfo(dtype).eps
 
 
 def test_mixed_precision_clips_by_what_bfloat16_may_add():

@@ -136,6 +136,9 @@ class ShardedBucket:
 
     def write_(self, tensors: Sequence[Tensor], new: Tensor) -> None:
         """The inverse of :meth:`gather`, or of :meth:`gather_values` where ``new`` is (B,)."""
+        if len(tensors) == 1 and new.ndim == 1:
+            tensors[0].copy_(new.view_as(tensors[0]))
+            return
         copy_all_(list(tensors), self.split(tensors, new))
 
     def split(self, tensors: Sequence[Tensor], new: Tensor) -> list[Tensor]:
@@ -210,30 +213,38 @@ def make_sharded_buckets(
 # What travels: the matrices of a bucket, which its owners and its replicas work on.
 
 
-def at_owners(
-    bucket: ShardedBucket,
-    fields: Sequence[Tensor],
-    like: Sequence[Tensor],
-    compute: Callable[[list[Tensor]], list[Tensor]],
-) -> Generator[Request, Answer, Answer]:
-    """Send pieces to the owners of their matrices, compute there, and send back what that returns.
+def to_owners(bucket: ShardedBucket, fields: Sequence[Tensor], stage: int = OUT) -> Generator[Request, Answer, Answer]:
+    """Send pieces to the owners of their matrices: the answer is the fields of whole matrices, and sums of the values.
 
     Args:
         bucket: the bucket.
         fields: pieces (B, rows, columns), as the parameters hold them, then values (B,), of this replica's share.
-        like: what the fields that come back look like, but for B.
-        compute: from the fields of whole matrices, and sums of the values, to the fields that go back.
+        stage: when.
     """
     layout, owners = bucket.layout.stored, bucket.owners
     first, last = owners[layout.me]
     send, expect = range_sizes(owners, fields), piece_sizes(layout, fields, last - first)
     unpack = partial(unpack_pieces, layout, [field.new_empty(0, *field.shape[1:]) for field in fields], last - first)
-    request = AllToAll(send, expect, partial(pack_ranges, owners, fields), unpack, OUT)
+    request = AllToAll(send, expect, partial(pack_ranges, owners, fields), unpack, stage)
     del fields  # their memory is free once they are packed
-    back = compute((yield request))
-    send, expect = piece_sizes(layout, back, last - first), range_sizes(owners, like)
-    request = AllToAll(send, expect, partial(pack_pieces, layout, back), partial(unpack_ranges, owners, like), BACK)
-    del back
+    return (yield request)
+
+
+def from_owners(
+    bucket: ShardedBucket, fields: Sequence[Tensor], like: Sequence[Tensor]
+) -> Generator[Request, Answer, Answer]:
+    """The way back: of the fields of whole matrices every rank is sent its pieces, and all values.
+
+    Args:
+        bucket: the bucket.
+        fields: those of the matrices that this rank owns.
+        like: what the fields that come back look like, but for B.
+    """
+    layout, owners = bucket.layout.stored, bucket.owners
+    first, last = owners[layout.me]
+    send, expect = piece_sizes(layout, fields, last - first), range_sizes(owners, like)
+    request = AllToAll(send, expect, partial(pack_pieces, layout, fields), partial(unpack_ranges, owners, like), BACK)
+    del fields
     return (yield request)
 
 

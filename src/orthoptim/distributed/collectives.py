@@ -22,9 +22,9 @@ from torch import Tensor
 from orthoptim.distributed.layout import Index, Layout
 from orthoptim.stiefel import as_real
 
-# Stages of a step. Matrices go out, sums are taken, matrices come back, replicas share what they have computed; a
-# bucket may leave any of them out.
-OUT, SUM, BACK, SHARE = 0, 1, 100, 101
+# Stages of a step. Matrices go out, more of them where owners have lost theirs, sums are taken, matrices come back,
+# replicas share what they have computed; a bucket may leave any of them out.
+OUT, MORE, SUM, BACK, SHARE = 0, 1, 2, 100, 101
 
 ALIGNMENT = 16
 """Bytes: that of complex128, and a divisor of the size of every record."""
@@ -95,19 +95,19 @@ def run(rounds: Iterator[Sequence[Job]], overlap: bool = True) -> None:
         overlap: whether a round starts before the one before it has ended; without, one round has buffers.
     """
     started = map(_Round, rounds)
+    if not overlap:
+        for each in started:
+            each.finish(SHARE)
     current, last = next(started, None), None
     while current is not None:
         current.launch(BACK - 1)
-        following = next(started, None) if overlap else None
+        following = next(started, None)
         if following is not None:
             following.launch(BACK - 1)
         current.finish(BACK - 1)
         current.launch(BACK)
         if last is not None:
             last.finish(SHARE)
-        if not overlap:
-            current.finish(SHARE)
-            following, current = next(started, None), None
         last, current = current, following
     if last is not None:
         last.finish(SHARE)
@@ -131,10 +131,8 @@ class _Round:
 
     def launch(self, last: int) -> None:
         """Start the collectives of the next stage, if that is not after ``last``."""
-        if self._under_way or not self._waiting:
-            return
-        stage = min(request.stage for _, request in self._waiting)
-        if stage > last:
+        stage = min((request.stage for _, request in self._waiting), default=SHARE + 1)
+        if self._under_way or stage > last:
             return
         routes: dict[tuple[dist.ProcessGroup, torch.device], list[tuple[Job, Request]]] = {}
         # in the order of jobs: a rank without a share of a bucket comes to its last stage before the others do
@@ -219,15 +217,13 @@ def all_to_all_coalesced(requests: Sequence[AllToAll], group: dist.ProcessGroup,
     return wait
 
 
-def _divide(sizes: Sequence[Mapping[int, int]], totals: Sequence[int]) -> list[Starts]:
+def _divide(sizes: Sequence[Mapping[int, int]], totals: Sequence[int]) -> Iterator[Starts]:
     """Where the bytes of each request begin, by member: members one after another, in each the requests."""
     next_starts = [0, *accumulate(totals)]
-    parts: list[Starts] = []
     for of_request in sizes:
-        parts.append({member: next_starts[member] for member in of_request})
+        yield {member: next_starts[member] for member in of_request}
         for member, size in of_request.items():
             next_starts[member] += size
-    return parts
 
 
 def _free(buffer: Tensor) -> None:

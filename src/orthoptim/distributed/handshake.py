@@ -1,20 +1,30 @@
 """Ranks compare what they were given before any data moves: where they differ, all raise the same error.
 
-A digest of the description is compared, by one small all-reduce for each dim of the mesh; the descriptions themselves
-travel only when digests differ. That is done when an optimizer is built, when a group is added, when a state is loaded,
-and before the matrices that are cut are stepped: a learning rate that differs between ranks is an error on all of them.
+A digest of the description is compared, by one small all-reduce for each dim of the mesh, or by a few bytes that go
+with the matrices; the descriptions themselves travel only when digests differ. That is done when an optimizer is
+built, when a group is added, when a state is loaded, and before the matrices that are cut are stepped: a learning rate
+that differs between ranks is an error on all of them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from orthoptim.distributed.collectives import (
+    ALIGNMENT,
+    OUT,
+    AllToAll,
+    Answer,
+    Request,
+    Starts,
+    all_to_all_coalesced,
+)
 from orthoptim.engine.naming import names_of
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.tensors import has_values, is_dtensor
@@ -95,9 +105,18 @@ class StepCheck:
 
     It is started before the first matrices are packed and finished before they are sent. On an accelerator nothing
     waits for its result: that is looked at before the next step, when the step in question has been taken.
+
+    Where all matrices go to owners of one group, on a CPU, the digest goes with them, :meth:`travel`: that spares a
+    collective, and nothing has been written when it is read.
+
+    Attributes:
+        sizes: by member, the bytes that go and come with the digest; None: by this plan nothing has gone so far.
     """
 
     def __init__(self) -> None:
+        self.sizes: tuple[dict[int, int], dict[int, int]] | None = None
+        self._header = torch.zeros(2, dtype=torch.int64)
+        self._peers: Sequence[Peers] = ()
         self._comparisons: list[Comparison] = []
         self._deferred: list[tuple[Comparison, Callable[[], dict[str, str]]]] = []
         self._describe: Callable[[], dict[str, str]] = dict
@@ -106,8 +125,7 @@ class StepCheck:
         self,
         ranks: Sequence[Peers],
         rules: Sequence[UpdateRule],
-        labels: Sequence[str],
-        params: Sequence[Tensor],
+        params: Sequence[tuple[str, Tensor]],
         settings: Mapping[str, str],
         changed: bool,
         written: bool,
@@ -117,29 +135,57 @@ class StepCheck:
         Args:
             ranks: those that share matrices.
             rules: those of the constrained groups.
-            labels: what to call the parameters.
-            params: all parameters that ranks share.
+            params: all parameters that ranks share, and what to call them.
             settings: those of the optimizer that are not of a group.
             changed: whether this rank is about to make a new plan.
             written: whether somebody may have written to matrices of this rank since the last step.
         """
         if not ranks:
             return
-        flags = [(param.grad is not None, param.requires_grad) for param in params]
+        flags = [(param.grad is not None, param.requires_grad) for _, param in params]
         options = [dict(settings), *map(_options, rules)]
         rates = [lr for rule in rules if isinstance(lr := rule.group["lr"], Tensor) and lr.device.type != "cpu"]
 
         def description() -> dict[str, str]:
             described = {name: value for named in options for name, value in named.items()}
             described |= {f"'lr' of group {rule.index}": text(rule.group["lr"]) for rule in rules}
-            for label, (present, trained) in zip(labels, flags, strict=True):
+            for (label, _), (present, trained) in zip(params, flags, strict=True):
                 described[f"the gradient of {label}"] = "there" if present else "missing"
                 described[f"requires_grad of {label}"] = str(trained)
             return described
 
         self._describe = description
         digest = _digest([options, flags, changed])
-        self._comparisons = [Comparison(peers, digest, rates, written) for peers in ranks]
+        if self.sizes is None:
+            self._comparisons = [Comparison(peers, digest, rates, written) for peers in ranks]
+        self._peers, self._header = ranks, torch.tensor([written, digest])
+
+    def travel(self) -> Generator[Request, Answer, bool]:
+        """The coroutine that compares while the first matrices go to their owners; returns what :meth:`finish` does."""
+        sizes = dict.fromkeys(range(dist.get_world_size(self._peers[0].groups[0])), ALIGNMENT)
+        return self._read((yield self._exchange(sizes, sizes)))
+
+    def _exchange(self, send: dict[int, int], expect: dict[int, int]) -> AllToAll:
+        """The header, as the first bytes for every member of the group."""
+        going: dict[int, int] = {}
+
+        def pack(buffer: Tensor, starts: Starts) -> None:
+            going.update(_spans(buffer, starts))
+            for header in _headers(buffer, starts):
+                header.copy_(self._header)
+
+        def unpack(buffer: Tensor, starts: Starts) -> Answer:
+            self.sizes = (going, _spans(buffer, starts))
+            return [torch.stack(_headers(buffer, starts))]
+
+        return AllToAll(send, expect, pack, unpack, OUT)
+
+    def _read(self, headers: Answer) -> bool:
+        """Raise where the headers differ; return whether one has its flag set."""
+        flags, digests = zip(*headers[0].tolist(), strict=True)
+        if len(set(digests)) > 1:
+            raise RuntimeError(difference(from_all(self._peers[0], self._describe())))
+        return any(flags)
 
     def finish(self) -> bool:
         """Raise on all ranks where they differ; on an accelerator, before the next step.
@@ -147,6 +193,9 @@ class StepCheck:
         Returns:
             Whether matrices may have been written to on some rank: the same on all; True where nobody has looked.
         """
+        if self.sizes is not None:  # others may send this rank their matrices: it sends as many bytes
+            (group,), device = self._peers[0]
+            return self._read(all_to_all_coalesced([self._exchange(*self.sizes)], group, device)()[0])
         comparisons, self._comparisons = self._comparisons, []
         written = not comparisons
         for comparison in comparisons:
@@ -164,6 +213,16 @@ class StepCheck:
         deferred, self._deferred = self._deferred, []
         for comparison, described in deferred:
             _raise_if_different(comparison, described)
+
+
+def _headers(buffer: Tensor, starts: Starts) -> list[Tensor]:
+    return [buffer[start : start + ALIGNMENT].view(torch.int64) for start in starts.values()]
+
+
+def _spans(buffer: Tensor, starts: Starts) -> dict[int, int]:
+    """How many bytes of a buffer each member has, from where they begin."""
+    ends = [*list(starts.values())[1:], buffer.numel()]
+    return {member: end - start for (member, start), end in zip(starts.items(), ends, strict=True)}
 
 
 def _options(rule: UpdateRule) -> dict[str, str]:

@@ -18,10 +18,11 @@ from orthoptim import stiefel
 from orthoptim.distributed.buckets import (
     ROUND_BYTES,
     ShardedBucket,
-    at_owners,
+    from_owners,
     make_rounds,
     make_sharded_buckets,
     share,
+    to_owners,
 )
 from orthoptim.distributed.collectives import Answer, Job, Request, Steps, run
 from orthoptim.distributed.handshake import meshes
@@ -126,7 +127,7 @@ def _by_owners(
     like = [*([empty.new_empty(0, *rows)] if writes else []), *[empty.real] * numbers]
 
     def compute(fields: list[Tensor]) -> list[Tensor]:
-        (whole,) = map(turn, fields)
+        whole = turn(fields.pop())
         results = function(whole) if whole.shape[0] else []
         return [*map(turn, results[numbers:]), *results[:numbers]]
 
@@ -134,7 +135,8 @@ def _by_owners(
     results: list[Tensor] = []
     if last > first:
         # given away here, so that its memory is free once it is packed
-        results = yield from at_owners(bucket, [turn(_unscaled(bucket, tensors))[first:last]], like, compute)
+        fields = yield from to_owners(bucket, [turn(_unscaled(bucket, tensors))[first:last]])
+        results = yield from from_owners(bucket, compute(fields), like)
     if bucket.replicas is not None:
         results = yield from share(bucket, results, like)
     return [*results[int(writes) :], *map(turn, results[: int(writes)])]

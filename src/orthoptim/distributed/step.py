@@ -6,7 +6,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_round
 from orthoptim.distributed.collectives import Job, Steps, run
 from orthoptim.distributed.handshake import Peers, StepCheck, meshes, peers_of
 from orthoptim.distributed.layout import Layout
-from orthoptim.distributed.placements import local_view
+from orthoptim.distributed.placements import local_gradients, local_view
 from orthoptim.distributed.state import init_state
 from orthoptim.distributed.strategies import Kept, choose, step_bucket
 from orthoptim.engine.buckets import together
@@ -28,9 +28,6 @@ from orthoptim.precision import full_precision
 from orthoptim.stiefel import FORMS, can_look
 from orthoptim.tensors import is_dtensor, local_part
 from orthoptim.views import View
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,11 @@ class ShardedStep:
         self._devices: set[torch.device] = set()
         self._work: dict[int, _GroupWork] = {}
         self._kept: dict[ShardedBucket, Kept] = {}
+        self._travels: tuple[dist.ProcessGroup, torch.device] | None = None
         self._is_complete = False
         self._key: list[Any] = []
         self._frozen: list[tuple[str, Tensor]] = []
+        self._compared: list[tuple[str, Tensor]] = []
         self._peers: list[Peers] = []
         self._check = StepCheck()
 
@@ -120,13 +119,13 @@ class ShardedStep:
             self._make(rules, key)
             self._compare(rules, False)
         work = {rule.index: self._work_of(rule, state) for rule in rules if rule.index in self.groups}
-        if self._check.finish():
-            for kept in self._kept.values():
-                kept.pieces = None
+        if self._check.sizes is None and self._check.finish():
+            self._forget()
         self._is_complete = False  # if this step fails here, the next one sends X
 
         def jobs(buckets: Sequence[ShardedBucket]) -> list[Job]:
-            return [
+            check = [Job(*self._travels, self._compare_on_the_way())] if self._travels else []
+            return check + [
                 Job(
                     bucket.process_group,
                     bucket.device,
@@ -142,22 +141,28 @@ class ShardedStep:
         return {index: of_group.local_work() for index, of_group in work.items()}
 
     def _compare(self, rules: Sequence[UpdateRule], changed: bool) -> None:
-        labels = [label for plan in self.groups.values() for label in plan.labels]
-        params = [param for plan in self.groups.values() for param in plan.params]
-        for label, param in self._frozen:
-            labels.append(label)
-            params.append(param)
         settings = {"round_bytes": str(self.round_bytes), "communication_dtype": str(self.communication_dtype)}
-        written = changed or not self._is_complete or not all(map(self._is_kept, self._kept.items()))
-        self._check.start(self._peers, rules, labels, params, settings, changed, written)
+        written = changed or not self._is_complete or not self._is_all_kept()
+        if written:
+            self._forget()
+        self._check.start(self._peers, rules, self._compared, settings, changed, written)
 
-    def _is_kept(self, item: tuple[ShardedBucket, Kept]) -> bool:
-        """Whether the parameters of a bucket are what the last step wrote; ``param.data.mul_(2)`` tells no version."""
-        bucket, kept = item
-        if kept.pieces is None:
-            return bucket.count == 0
-        params = bucket.members_of(_local_parts(self.groups[bucket.group].params))
-        return all(map(torch.equal, params, bucket.split(params, kept.pieces)))
+    def _compare_on_the_way(self) -> Steps:
+        if (yield from self._check.travel()):
+            self._forget()
+
+    def _forget(self) -> None:
+        """In this step X is sent to its owners."""
+        for kept in self._kept.values():
+            kept.pieces = None
+
+    def _is_all_kept(self) -> bool:
+        """Whether parameters are what the last step wrote; ``param.data.mul_(2)`` tells no version."""
+        local = {index: _local_parts(plan.params) for index, plan in self.groups.items()}
+        return all(
+            bucket.count == 0 or kept.are_same(bucket.members_of(local[bucket.group]), bucket)
+            for bucket, kept in self._kept.items()
+        )
 
     def _work_of(self, rule: UpdateRule, states: MutableMapping[Tensor, Any]) -> _GroupWork:
         """The tensors of a group; those of the last step, if they are the same."""
@@ -200,6 +205,8 @@ class ShardedStep:
                         param for i in plan.local if is_dtensor(param := plan.params[i]) and local_part(param).numel()
                     ]
                     self.local_views |= {id(local_part(param)): local_view(param, view) for param in whole}
+        trained = [pair for plan in self.groups.values() for pair in zip(plan.labels, plan.params, strict=True)]
+        self._compared = [*trained, *self._frozen]
         buckets = [bucket for plan in self.groups.values() for bucket in plan.sharded]
         self.rounds = make_rounds(buckets, self.round_bytes)
         firsts = [self.groups[bucket.group].params[bucket.members[0]] for bucket in buckets]
@@ -216,6 +223,9 @@ class ShardedStep:
         # have it. A model of one round can afford to keep it.
         keeps = len(self.rounds) == 1 and len(self._peers) == 1 and all(map(can_look, map(local_part, firsts)))
         self._kept = {part: Kept() for part in self.rounds[0] if _can_keep(part)} if keeps else {}
+        routes = {(part.process_group, part.device) for parts in self.rounds for part in parts}
+        alone = self._kept and {(group, peers.device) for peers in self._peers for group in peers.groups} == routes
+        self._travels, self._check.sizes = routes.pop() if alone and len(routes) == 1 else None, None
         self._is_complete = False
         self._key = [*key[:-1], False]
 
@@ -288,7 +298,7 @@ class _GroupWork:
 
     def start(self, rule: UpdateRule) -> None:
         """Take the gradients of a step."""
-        self.rule, self.grads = rule, _local_gradients(self.plan.params)
+        self.rule, self.grads = rule, local_gradients(self.plan.params)
         self._missing = any(grad is None for grad in self.grads)
         # what has no gradient here is to be skipped on all ranks, as if that were not finite
         pairs = zip(self.params, self.grads, strict=True)
@@ -384,17 +394,3 @@ def _local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _count(steps: list[Tensor]) -> None:
     if steps:
         torch._foreach_add_(steps, 1)
-
-
-def _local_gradients(params: Sequence[Tensor]) -> list[Tensor | None]:
-    """What this rank holds of the gradients."""
-    grads: list[Tensor | None] = []
-    for param in params:
-        grad, spec = param.grad, getattr(param, "_spec", None)
-        if grad is not None and spec is not None:
-            placed = cast("DTensor", grad)
-            if placed._spec.placements != spec.placements:  # such as a pending sum
-                placed = placed.redistribute(placements=spec.placements)
-            grad = placed._local_tensor
-        grads.append(grad)
-    return grads

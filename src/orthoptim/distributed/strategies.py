@@ -24,7 +24,7 @@ are moved. For other bases the gradient and the state are moved.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -32,9 +32,10 @@ import torch
 from torch import Tensor
 
 from orthoptim.base import Direction, State
-from orthoptim.distributed.buckets import ShardedBucket, at_owners, share
+from orthoptim.distributed.buckets import ShardedBucket, from_owners, share, to_owners
 from orthoptim.distributed.collectives import (
     BACK,
+    MORE,
     OUT,
     SUM,
     AllReduce,
@@ -82,6 +83,30 @@ class Kept:
 
     pieces: Tensor | None = None
     owned: Tensor | None = None
+    _views: list[Tensor] = field(default_factory=list)
+    _addresses: list[int] = field(default_factory=list)
+
+    def are_same(self, params: list[Tensor], bucket: ShardedBucket) -> bool:
+        """Whether the parameters of a bucket, local tensors, hold these pieces."""
+        if self.pieces is None:
+            return False
+        addresses = list(map(Tensor.data_ptr, params))
+        if addresses != self._addresses:
+            self._views = list(map(_wide, params)) if all(map(_fills_memory, params)) else []
+            self._addresses = addresses
+        if not self._views:
+            return all(map(torch.equal, params, bucket.split(params, self.pieces)))
+        return all(map(torch.equal, self._views, _wide(bucket.turn(self.pieces)).view(len(params), -1).unbind(0)))
+
+
+def _fills_memory(a: Tensor) -> bool:
+    """Whether a tensor is so many bytes, one after another, that it can be seen as numbers of 16."""
+    return a.is_contiguous() and a.nbytes % 16 == 0 and a.storage_offset() * a.itemsize % 16 == 0
+
+
+def _wide(a: Tensor) -> Tensor:
+    """The entries as numbers of 16 bytes: to compare these takes half the time."""
+    return a.reshape(-1).view(torch.complex128)
 
 
 class Pieces(NamedTuple):
@@ -178,27 +203,34 @@ def whole(rule: UpdateRule, pieces: Pieces, bucket: ShardedBucket) -> Moves:
     # copies: to step a block may write to its state
     state = {name: pieces.state[name][first:last].clone() for name in values}
     matrices, kept = 1 + len(entries), pieces.kept
-    owned = [] if kept is None or kept.pieces is None or kept.owned is None else [kept.owned]
 
     def compute(fields: list[Tensor]) -> list[Tensor]:
-        fields = [*owned, *fields]
         x, g, *buffers = map(turn, fields[: 1 + matrices])
         state.update(zip(entries, buffers, strict=True))
         assembled = pieces._replace(x=x, g=g.to(x.dtype), state=state, statistic=fields[1 + matrices :])
+        fields.clear()  # on the way back nobody needs them
         new_x, new = _step_whole(rule, assembled, bucket)
-        stored = turn(new_x)
+        stored, sent = turn(new_x), turn(x)
         if kept is not None:
             # Laid out as what is sent: products of matrices that lie otherwise round otherwise. Not in the memory of X,
             # which may be among the new state.
-            same = stored.stride() == fields[0].stride()
-            stored = kept.owned = stored if same else torch.empty_like(fields[0]).copy_(stored)
+            same = stored.stride() == sent.stride()
+            stored = kept.owned = stored if same else torch.empty_like(sent).copy_(stored)
         back = [stored, *(turn(new[name]) for name in entries)]
         return [*back, *(new[name] if name in new else state[name] for name in values)]
 
     buffers = [turn(pieces.state[name]) for name in entries]
-    sent = [*([] if owned else [turn(pieces.x)]), turn(bucket.compressed(pieces.g)), *buffers, *pieces.statistic]
     like = [turn(pieces.x), *buffers, *(pieces.state[name] for name in values)]
-    fields = yield from at_owners(bucket, sent, like, compute)
+    sent = [turn(bucket.compressed(pieces.g)), *buffers, *pieces.statistic]
+    if kept is None:
+        fields = yield from to_owners(bucket, [turn(pieces.x), *sent])
+    else:
+        fields = yield from to_owners(bucket, sent)
+        if kept.pieces is None:  # on all ranks, which have been told by now
+            (kept.owned,) = yield from to_owners(bucket, [turn(pieces.x)], MORE)
+        assert kept.owned is not None
+        fields = [kept.owned, *fields]
+    fields = yield from from_owners(bucket, compute(fields), like)
     new_x, *buffers = map(turn, fields[:matrices])
     return new_x, dict(zip([*entries, *values], [*buffers, *fields[matrices:]], strict=True))
 

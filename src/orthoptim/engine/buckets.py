@@ -18,9 +18,9 @@ from torch import Tensor
 
 from orthoptim.engine import kernels
 from orthoptim.engine.naming import names_of
-from orthoptim.engine.plan import Block, BlockTensors, Bucket, LocalPlan, by_columns, has_address, split
+from orthoptim.engine.plan import Block, BlockTensors, Bucket, LocalPlan, has_address, split
 from orthoptim.engine.rule import UpdateRule
-from orthoptim.stiefel.batches import TINY, is_gpu
+from orthoptim.stiefel.batches import TINY, by_columns, is_gpu
 from orthoptim.stiefel.cost_model import BLOCK_CAP_MB, block_size
 from orthoptim.tensors import compute_dtype, local_part, real_dtype
 from orthoptim.views import View, ViewLike

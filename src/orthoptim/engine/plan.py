@@ -22,7 +22,7 @@ from orthoptim import pointwise
 from orthoptim.engine.moves import gathered, scatter_
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.parts import Part
-from orthoptim.stiefel.batches import is_gpu
+from orthoptim.stiefel.batches import by_columns, is_gpu
 from orthoptim.tensors import has_values
 
 _ALIGNMENT = 64
@@ -369,11 +369,6 @@ def without_gaps(a: Tensor) -> Tensor:
     dense = a.is_contiguous() or by_columns(a) or torch.empty_like(a, device="meta").stride() == a.stride()
     aligned = not a.is_cpu or not has_address(a) or a.data_ptr() % _ALIGNMENT == 0
     return a if dense and aligned else a.clone()
-
-
-def by_columns(a: Tensor) -> bool:
-    """Whether the entries fill a stretch of memory in the order of columns, as after ``qr``, and not of rows."""
-    return a.ndim >= 2 and not a.is_contiguous() and a.mT.is_contiguous()
 
 
 def has_address(a: Tensor) -> bool:

@@ -41,12 +41,14 @@ from orthoptim.precision import exact_products
 from orthoptim.stiefel.batches import (
     SYMMETRIC_FROM,
     Numbers,
+    add_product,
     as_real,
     at_least,
     at_most,
     is_single,
     max_entry,
     pointwise,
+    product,
     square_norm,
     square_norms,
     subtract_identity,
@@ -146,8 +148,8 @@ def direct_p(leap: Leap, policy: Policy) -> Update:
     """R through the p×p matrices XXᴴ and XGᴴ."""
     x, g, eta, scale, normalized = leap
     half = 0.5 * scale
-    r = torch.bmm(_times_(symmetric(x), half), g)
-    r = torch.baddbmm(r, _times_(torch.bmm(x, g.mH), half), x, alpha=-1, out=_out(r))
+    r = product(_times_(symmetric(x), half), g)
+    r = add_product(r, _times_(torch.bmm(x, g.mH), half), x, alpha=-1, out=_out(r))
     error = None
     if policy.clip is not None:
         unit = (53 * REDUCED) ** 2 if policy.mixed else None
@@ -177,8 +179,8 @@ def gram(leap: Leap, policy: Policy) -> Update:
     q, weight = landing.q, landing.weight
     d = _plus_times(landing.matrix(), torch.baddbmm(b, q, b, alpha=weight), half)
     f = _times_(torch.baddbmm(a, q, a, alpha=weight), scaled)
-    new = torch.baddbmm(x, d, x)
-    new = torch.baddbmm(new, f, g, alpha=-1, out=_out(new))
+    new = add_product(x, d, x)
+    new = add_product(new, f, g, alpha=-1, out=_out(new))
     if policy.clip is None:  # C does not see M, and nothing bounds s‖G‖: X⁺ may overflow where C is finite
         return Update(new, clipped=length.clipped, rescued=landing.rescued)
     return _landed(new, length, landing, policy)
@@ -247,7 +249,7 @@ def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Nu
     with exact_products(policy.mixed):
         landing = land(_defect(m), policy, length)
     with exact_products(policy.mixed and not policy.half):
-        new = torch.baddbmm(m, landing.q, m, alpha=landing.weight)
+        new = add_product(m, landing.q, m, alpha=landing.weight)
     return _landed(new, length, landing, policy)
 
 

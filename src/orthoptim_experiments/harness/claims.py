@@ -14,6 +14,7 @@ from orthoptim_experiments.harness.panels import Target
 from orthoptim_experiments.harness.records import Run, Trial
 from orthoptim_experiments.harness.statistics import (
     LOST,
+    Arrival,
     Estimate,
     Ratio,
     arrival,
@@ -142,15 +143,17 @@ def target_of(run: Run) -> Target:
 
 
 def mean_to(run: Run, method: str, axis: str = "") -> float:
-    """Geometric mean over seeds of the time (or the steps) to the target; inf unless all seeds reach it.
+    """Geometric mean over seeds of the time (or the steps) to the target; inf unless all seeds reach it."""
+    reached = _arrival_of(run, method, axis)
+    return reached.estimate.mean if reached.estimate is not None and reached.all else math.inf
 
-    Only the seeds that all methods have ended on count: seeds differ more than methods.
-    """
+
+def _arrival_of(run: Run, method: str, axis: str = "") -> Arrival:
+    """When a method reaches the target, on the seeds that all methods have ended on: seeds differ more than methods."""
     each = [seeds for name in run.methods if (seeds := {trial.seed for trial in ended(run, name)})]
     common = set.intersection(*each) if each else set()
     trials = [trial for trial in ended(run, method) if trial.seed in common]
-    reached = arrival(trials, target_of(run), axis or clock_of(run.config))
-    return reached.estimate.mean if reached.estimate is not None and reached.all else math.inf
+    return arrival(trials, target_of(run), axis or clock_of(run.config))
 
 
 def ended(run: Run, method: str) -> list[Trial]:
@@ -190,10 +193,17 @@ def seconds(value: float) -> str:
 
 def ranking(run: Run, methods: Iterable[str]) -> str:
     """Times to the target in the order of arrival, for people."""
-    times = ascending({method: mean_to(run, method) for method in methods})
-    parts = [f"{name} {seconds(time)} ({mean_to(run, name, 'step'):.0f} steps)" for name, time in times.items()]
+    parts = []
+    for name, time in ascending({method: mean_to(run, method) for method in methods}).items():
+        found = _arrival_of(run, name)
+        if found.all:
+            parts.append(f"{name} {seconds(time)} ({mean_to(run, name, 'step'):.0f} steps)")
+        elif found.estimate is None:
+            parts.append(f"{name} {seconds(math.inf)}")
+        else:
+            parts.append(f"{name} {seconds(found.estimate.mean)} on {found.reached} of {found.trials} seeds")
     clock = "processor time" if clock_of(run.config) == "processor_time" else "wall time"
-    return f"{clock} to {run.config['tolerance']:.0e}: {', '.join(parts)}".replace(" (inf steps)", "")
+    return f"{clock} to {run.config['tolerance']:.0e}: {', '.join(parts)}"
 
 
 def ratios_to_target(run: Run, method: str, others: Iterable[str]) -> dict[str, Ratio]:

@@ -149,13 +149,32 @@ def start(p: int, n: int, generator: torch.Generator) -> Tensor:
     return oo.orthogonalize_(torch.empty(p, n, dtype=torch.float64), init="random", generator=generator)
 
 
-def contenders(pogo: Options, rate: float) -> dict[str, Options]:
-    """POGO with every landing, the authors' package, and what users have today, with Adam at a learning rate."""
+def hyperparameters(
+    n: int, pogo: Options, *, rgd: float, rsdm: tuple[float, int], landingpc: tuple[float, float], slpg: float
+) -> dict[str, Options]:
+    """Those of the paper, tuned at n = 2000 and scaled to n; and of what users have today: Adam at one rate.
+
+    RSDM's r is a share of n. The length of LandingPC's steps is η whatever the gradient, while distances on the
+    manifold grow as √n. All else is set by the spectrum of the problem, which does not depend on n.
+
+    Args:
+        n: the columns of the matrix.
+        pogo: POGO's, with every landing and for the authors' package; Landing has its learning rate.
+        rgd: learning rate.
+        rsdm: learning rate, and r.
+        landingpc: learning rate, and λ.
+        slpg: learning rate.
+    """
     return {
         **pogo_family(pogo),
         "StiefelMuon": {"lr": 0.01},
         "pogo-torch": pogo,
-        **{name: {"lr": rate} for name in ("geoopt", "torch-orthogonal", "geotorch")},
+        **{name: {"lr": 0.03} for name in ("geoopt", "torch-orthogonal", "geotorch")},
+        "RGD": {"lr": rgd},
+        "RSDM": {"lr": rsdm[0], "r": max(2, round(rsdm[1] * n / FULL))},
+        "Landing": {"lr": pogo["lr"], "base": "SGD", "momentum": 0.1},
+        "LandingPC": {"lr": landingpc[0] * (n / FULL) ** 0.5, "lam": landingpc[1]},
+        "SLPG": {"lr": slpg},
     }
 
 

@@ -1,22 +1,19 @@
-"""Kernels in Triton's interpreter, see :mod:`tests.interpreter`."""
-
-from pathlib import Path
+"""Kernels in Triton's interpreter, see :mod:`tests.interpreter`: one process for all, it takes seconds to start."""
 
 import pytest
 
-from tests.interpreter import run_checks
+from tests.interpreter import ROOT, run_checks
 
 pytest.importorskip("triton")
 
-HERE = Path(__file__).parent
+KERNELS = [ROOT / "tests" / "engine" / "kernels" / name for name in ("check_tiny.py", "check_small.py")]
+MOVES = [ROOT / "tests" / "gpu" / name for name in ("check_moves.py", "check_pointwise.py")]
 
 
-@pytest.mark.parametrize("name", ["check_tiny.py", "check_small.py"])
-def test_in_the_interpreter(name):
-    run_checks(HERE / name)
+def test_in_the_interpreter():
+    run_checks(*KERNELS, *MOVES)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["check_tiny.py", "check_small.py"])
-def test_in_the_interpreter_at_length(name):
-    run_checks(HERE / name, "-m", "soak")
+def test_in_the_interpreter_at_length():
+    run_checks(*KERNELS, "-m", "soak")

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from orthoptim_experiments.cli import commands
 from orthoptim_experiments.harness.record_reader import load
+from tests.forks import Command
 from tests.orthoptim_experiments.helpers import COMMAND, invoke, same
 
 TINY = [
@@ -27,10 +28,6 @@ TINY = [
     "--checkpoint-every",
     "0",
 ]
-
-
-def spawn(*arguments, **options):
-    return subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 def the_file(folder: Path) -> Path:
@@ -67,12 +64,11 @@ def kills(tmp_path, count, seed=0, seeds=2):
     assert whole.exit_code == 0, whole.output
     out, chance, killed = tmp_path / "killed", random.Random(seed), 0
     for _ in range(count):
-        process = spawn("run", "pca", *arguments, "--out", out)
+        process = Command("run", "pca", *arguments, "--out", out)
         wait_until_it_grows(process, out, chance.randint(1, size(tmp_path / "whole") // count))
         time.sleep(chance.random() * 0.02)
         process.kill()
-        process.communicate()
-        killed += process.returncode == -signal.SIGKILL
+        killed += process.wait()[0] == -signal.SIGKILL
     last = invoke("run", "pca", *arguments, "--out", out)
     assert last.exit_code == 0, last.output
     assert same(load(the_file(out)), load(the_file(tmp_path / "whole")))
@@ -91,11 +87,11 @@ def test_killed_ten_times_and_resumed_gives_the_same_records(tmp_path, seed):
 
 
 def test_ctrl_c_leaves_a_usable_result_and_says_how_to_go_on(tmp_path):
-    process = spawn("run", "pca", *TINY, "--out", tmp_path)
+    process = Command("run", "pca", *TINY, "--out", tmp_path)
     wait_until_it_grows(process, tmp_path, 3000)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130
+    status, _, err = process.wait()
+    assert status == 130
     assert b"interrupted; " in err
     assert b"To go on: orthoptim run pca --scale tiny" in err
     assert b"Traceback" not in err
@@ -143,7 +139,7 @@ def test_a_torn_last_line_is_dropped_with_a_notice(tmp_path):
 
 
 def test_a_second_process_on_the_same_run_is_told_so(tmp_path):
-    process = spawn("run", "pca", *TINY, "--out", tmp_path)
+    process = Command("run", "pca", *TINY, "--out", tmp_path)
     try:
         wait_until_it_grows(process, tmp_path, 1)
         process.send_signal(signal.SIGSTOP)
@@ -152,7 +148,7 @@ def test_a_second_process_on_the_same_run_is_told_so(tmp_path):
         assert "is being written by another process" in result.stderr
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")

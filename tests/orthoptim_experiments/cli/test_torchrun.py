@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from orthoptim_experiments.cli import EXIT_STATUS, torchrun
 from orthoptim_experiments.cli.job import SIZES, make_job
-from tests.orthoptim_experiments.helpers import COMMAND, assert_close, invoke, run_job, the_run, unlike
+from tests.forks import CONTEXT
+from tests.orthoptim_experiments.helpers import COMMAND, invoke, run_job, the_run, unlike
 from tests.orthoptim_experiments.together import together
 
 TIMEOUT = 300.0  # processes may be paused for a while
@@ -115,19 +117,11 @@ def assert_same(one, other):
     assert unlike(one, other) == set()
 
 
-def test_the_command_of_the_readme_with_parts_of_the_model(tmp_path, whole):
-    """In float32, the default, on gloo; to what replicas compute, up to rounding."""
-    process = spawn([*CNN, "--sharded"], 2, tmp_path)
-    out, err = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, err) == (0, "")
-    assert "failed" not in out
-    trial = only(tmp_path)
-    assert trial.status == "budget"
-    assert_close(trial, whole, tolerance=1e-2)
-
-
-def test_a_rank_that_is_killed_is_replaced_and_the_run_ends_with_the_same_bits(tmp_path, whole):
-    assert_same(survive(CNN, 2, tmp_path, kills=1), whole)
+def test_a_rank_that_is_killed_is_replaced_and_the_run_ends_with_the_same_bits(tmp_path):
+    """The command of the README with parts of the model, in float32, the default, on gloo."""
+    together(2, run_job, tmp_path / "whole", "cnn", ("POGO",), 2, "float32", sharded=True, **CNN_SIZES)
+    killed = survive([*CNN, "--sharded"], 2, tmp_path / "killed", kills=1)
+    assert_same(killed, only(tmp_path / "whole"))
 
 
 @pytest.mark.soak
@@ -183,6 +177,23 @@ def test_a_run_that_loses_ranks_too_often_is_given_up_in_one_line(tmp_path):
     assert "SIGKILL" in line
 
 
+def ended(folder, rank, status):
+    """The exit status that rank 0 leaves in a file, of a command that ends all ranks so."""
+    file = folder / "status"
+    os.environ |= {EXIT_STATUS: str(file), "RANK": str(rank)}
+    torchrun.run_as_worker(lambda: sys.exit(status))
+
+
+@pytest.mark.parametrize(("rank", "status"), [(0, 2), (0, None), (1, 2)])
+def test_the_first_process_leaves_the_exit_status_and_none_is_taken_for_a_lost_one(tmp_path, rank, status):
+    process = CONTEXT.Process(target=ended, args=(tmp_path, rank, status))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert [file.read_text() for file in tmp_path.iterdir()] == [str(status or 0)] * (rank == 0)
+
+
+@pytest.mark.soak
 def test_results_that_cannot_be_written_are_one_line(tmp_path):
     (tmp_path / "file").touch()
     process = spawn(["cnn"], 2, tmp_path / "file" / "out")

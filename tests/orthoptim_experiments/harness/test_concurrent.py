@@ -13,6 +13,7 @@ from orthoptim import atomic
 from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.harness.record_writer import RunFile
 from orthoptim_experiments.harness.records import ResultsError
+from tests.forks import Command
 from tests.orthoptim_experiments.synthetic import HEADER, write_trial
 
 WRITER = """
@@ -58,14 +59,10 @@ def test_processes_that_take_turns_on_one_file_lose_no_record(tmp_path):
 
 
 def test_runs_of_two_processes_in_one_folder_are_those_of_each_alone(tmp_path):
-    command = [sys.executable, "-m", "orthoptim_experiments.cli", "run", "pca", "--scale", "tiny", "--threads", "1"]
-    command += ["--methods", "POGO,RSDM", "--seeds", "1", "--checkpoint-every", "0", "--out"]
-    kinds = (["--dtype", "float32"], ["--dtype", "float64"])
-    together = [
-        subprocess.Popen([*command, tmp_path, *kind], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        for kind in kinds
-    ]
-    assert [(process.communicate()[1], process.returncode) for process in together] == [(b"", 0)] * 2
+    words = ["run", "pca", "--scale", "tiny", "--threads", "1", "--methods", "POGO,RSDM", "--seeds", "1"]
+    words += ["--checkpoint-every", "0", "--out", tmp_path, "--dtype"]
+    together = [Command(*words, dtype) for dtype in ("float32", "float64")]
+    assert [(status, err) for status, _, err in (process.wait() for process in together)] == [(0, b"")] * 2
     runs = [load(path) for path in tmp_path.glob("*.jsonl")]
     assert sorted(run.config["dtype"] for run in runs) == ["float32", "float64"]
     for run in runs:

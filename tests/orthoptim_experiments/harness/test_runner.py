@@ -192,11 +192,18 @@ def test_a_checkpoint_that_cannot_be_read_or_is_ahead_of_the_records_is_not_used
     assert watcher.begun[0] == ("POGO", 0, 0)
 
 
+SHORT = {
+    "cnn": SMALL_CNN | {"epochs": 1.0},
+    "vit": {"train_images": 96, "test_images": 41, "epochs": 1.0},
+    "circuits": {"train_images": 300, "test_images": 101, "epochs": 1.0},
+}
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_default_method_runs_and_every_claim_is_judged(tmp_path, name):
     experiment = EXPERIMENTS[name]
     one = job(tmp_path, experiment.default_methods, experiment=experiment)
-    one.config["budget"] = 30
+    one.config.update(SHORT.get(name, {"budget": 30}))
     run = runner.run(one, Quiet())
     assert {trial.status for trial in run.trials} <= {"converged", "budget"}
     for claim in experiment.claims:

@@ -28,7 +28,11 @@ CASES = {
 
 
 def run_all(out, nproc, dtype):
-    return {name: run_job(out, name, methods, nproc, dtype, **sizes)[0] for name, (methods, sizes) in CASES.items()}
+    """All methods; with more than two ranks the first of each problem."""
+    return {
+        name: run_job(out, name, methods if nproc <= 2 else methods[:1], nproc, dtype, **sizes)[0]
+        for name, (methods, sizes) in CASES.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,8 @@ def test_losses_are_those_of_one_process(tmp_path, alone, world_size):
         found = load(path)
         assert found.id != alone[name].id
         assert found.config["nproc"] == found.environment["nproc"] == world_size
-        for one, other in zip(alone[name].trials, found.trials, strict=True):
+        assert len(found.trials) == (len(CASES[name][0]) if world_size == 2 else 1)
+        for one, other in zip(alone[name].trials, found.trials, strict=False):
             assert (one.status, one.method, len(one)) == ("budget", other.method, len(other))
             assert (one.digest, len(other.digest)) == ("", 16)  # that all ranks had at the end
             assert one.pictures.keys() == other.pictures.keys()

@@ -5,35 +5,30 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from orthoptim_experiments.harness import runner
-from orthoptim_experiments.harness.experiment import configuration
 from orthoptim_experiments.harness.record_reader import load
-from orthoptim_experiments.problems import EXPERIMENTS
-from tests.orthoptim_experiments.helpers import SMALL_CNN, Quiet, StoppingOneRank, assert_close, unlike
+from tests.orthoptim_experiments.helpers import SMALL_CNN, Quiet, StoppingOneRank, assert_close, make_job, unlike
 from tests.orthoptim_experiments.together import together
 
 CNN = SMALL_CNN | {"epochs": 1.0}
 CIRCUITS = {"train_images": 300, "test_images": 101, "epochs": 1.0}
 CASES = [
     ("cnn", "none", "Adam", CNN),
-    ("cnn", "filters", "POGO", CNN),
     ("cnn", "kernels", "POGO", CNN),
     ("cnn", "filters", "RGD", CNN),  # its state is numbers alone
     ("circuits", None, "POGO", CIRCUITS),
 ]
 
 
-def make_job(out, case, nproc):
+def job(out, case, nproc):
     name, variant, method, sizes = case
-    experiment = EXPERIMENTS[name]
-    options = {"variant": variant, "dtype": "float64", "nproc": nproc, "sharded": nproc > 1, "sizes": sizes}
-    return runner.Job(experiment, configuration(experiment, "tiny", **options), (method,), (0,), out)
+    return make_job(out, name, (method,), nproc, variant=variant, sharded=nproc > 1, **sizes)
 
 
 def train(out):
     """All cases: cut and resumed, and straight on; and what kind of parameters the optimizers had."""
     found = []
     for number, case in enumerate(CASES):
-        cut, straight = (make_job(out / f"{number}{kind}", case, 2) for kind in ("cut", "straight"))
+        cut, straight = (job(out / f"{number}{kind}", case, 2) for kind in ("cut", "straight"))
         with pytest.raises(runner.Interrupted):
             runner.run(cut, StoppingOneRank())
         runner.run(cut, Quiet())
@@ -50,7 +45,7 @@ def test_it_trains_what_one_process_trains_and_is_resumed_exactly(tmp_path):
     for case, *found in zip(CASES, *everywhere, strict=True):
         (cut, straight, sharded), _ = found
         assert sharded
-        one = runner.run(make_job(tmp_path / "alone", case, 1), Quiet()).trials[-1]
+        one = runner.run(job(tmp_path / "alone", case, 1), Quiet()).trials[-1]
         (other,), (resumed,) = load(straight).trials, load(cut).trials
         assert other.status == one.status == "budget", other.message
         assert unlike(other, resumed) == set()

@@ -5,26 +5,10 @@ from typing import ClassVar
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import PAPER, Options
-from orthoptim_experiments.problems.matrix import FULL, contenders
+from orthoptim_experiments.problems.matrix import hyperparameters
 from orthoptim_experiments.problems.matrix_claims import artefact, leads, near_rgd
 from orthoptim_experiments.problems.pca import claims as judges
 from orthoptim_experiments.problems.pca.problem import PCAProblem
-
-
-def hyperparameters(n: int) -> dict[str, Options]:
-    """The paper's, tuned at n = 2000 and scaled to n.
-
-    RSDM's r is a share of n. The length of LandingPC's steps is η whatever the gradient, while distances on the
-    manifold grow as √n. All else is set by the spectrum of A, which does not depend on n.
-    """
-    pogo = {"lr": 0.25, "base": "SGD", "momentum": 0.3}
-    return contenders(pogo, rate=0.03) | {
-        "RGD": {"lr": 0.15},
-        "RSDM": {"lr": 1.5, "r": max(2, round(700 * n / FULL))},
-        "Landing": {"lr": 0.25, "base": "SGD", "momentum": 0.1},
-        "LandingPC": {"lr": 10.5 * (n / FULL) ** 0.5, "lam": 0.01},
-        "SLPG": {"lr": 0.125},
-    }
 
 
 class PCA(Experiment):
@@ -93,7 +77,8 @@ users have today where it is installed: pogo-torch, geoopt, geotorch and torch's
 
     def methods(self, config: Config) -> dict[str, Options]:
         """See :meth:`Experiment.methods`."""
-        return hyperparameters(config["n"])
+        pogo = {"lr": 0.25, "base": "SGD", "momentum": 0.3}
+        return hyperparameters(config["n"], pogo, rgd=0.15, rsdm=(1.5, 700), landingpc=(10.5, 0.01), slpg=0.125)
 
     def problem(self, config: Config, method: str, seed: int) -> PCAProblem:
         """See :meth:`Experiment.problem`."""

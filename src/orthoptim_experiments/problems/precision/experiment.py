@@ -8,7 +8,7 @@ import torch
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import LANDINGS, PAPER, PRECISIONS, Options
-from orthoptim_experiments.problems.pca.experiment import PCA, hyperparameters
+from orthoptim_experiments.problems.pca.experiment import PCA
 from orthoptim_experiments.problems.pca.problem import PCAProblem
 from orthoptim_experiments.problems.precision import claims as judges
 from orthoptim_experiments.problems.precision.claims import COMPARED
@@ -79,7 +79,7 @@ faster, so that their times mean nothing.
 
     def methods(self, config: Config) -> dict[str, Options]:
         """See :meth:`Experiment.methods`."""
-        options = {name: value for name, value in hyperparameters(config["n"]).items() if name in OURS}
+        options = {name: value for name, value in PCA().methods(config).items() if name in OURS}
         return {f"{name}-{bits}": value for name, value in options.items() for bits in PRECISIONS}
 
     def problem(self, config: Config, method: str, seed: int) -> PCAProblem:

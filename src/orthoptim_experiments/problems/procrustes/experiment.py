@@ -5,22 +5,10 @@ from typing import ClassVar
 from orthoptim_experiments.harness.claims import Claim
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import PAPER, Options
-from orthoptim_experiments.problems.matrix import FULL, contenders
+from orthoptim_experiments.problems.matrix import hyperparameters
 from orthoptim_experiments.problems.matrix_claims import artefact, leads, near_rgd
 from orthoptim_experiments.problems.procrustes import claims as judges
 from orthoptim_experiments.problems.procrustes.problem import ProcrustesProblem
-
-
-def hyperparameters(n: int) -> dict[str, Options]:
-    """The paper's, tuned at n = 2000 and scaled to n as those of PCA are."""
-    pogo = {"lr": 0.5, "base": "SGD", "momentum": 0.1}
-    return contenders(pogo, rate=0.03) | {
-        "RGD": {"lr": 0.5},
-        "RSDM": {"lr": 2.0, "r": max(2, round(900 * n / FULL))},
-        "Landing": {"lr": 0.5, "base": "SGD", "momentum": 0.1},
-        "LandingPC": {"lr": 1.5 * (n / FULL) ** 0.5, "lam": 0.1},
-        "SLPG": {"lr": 0.5},
-    }
 
 
 class Procrustes(Experiment):
@@ -80,7 +68,8 @@ users have today where it is installed: pogo-torch, geoopt, geotorch and torch's
 
     def methods(self, config: Config) -> dict[str, Options]:
         """See :meth:`Experiment.methods`."""
-        return hyperparameters(config["n"])
+        pogo = {"lr": 0.5, "base": "SGD", "momentum": 0.1}
+        return hyperparameters(config["n"], pogo, rgd=0.5, rsdm=(2.0, 900), landingpc=(1.5, 0.1), slpg=0.5)
 
     def problem(self, config: Config, method: str, seed: int) -> ProcrustesProblem:
         """See :meth:`Experiment.problem`."""

@@ -1,14 +1,14 @@
 """`orthoptim run cnn` and `run vit`: their options, what they refuse, and a run that is interrupted."""
 
 import signal
-import subprocess
 import time
 
 import pytest
 
 from orthoptim_experiments.problems.classification.training import split_images
 from orthoptim_experiments.problems.datasets import load
-from tests.orthoptim_experiments.helpers import COMMAND, invoke, the_run
+from tests.forks import Command
+from tests.orthoptim_experiments.helpers import invoke, the_run
 
 SMALL = ["--scale", "tiny", "--threads", "1", "--train-images", "200", "--batch-size", "50"]
 TIMES = ("time", "processor_time", "optimizer_time", "optimizer_share", "images_per_second")
@@ -66,12 +66,11 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, name):
     arguments = [name, *SMALL, "--methods", "POGO", "--epochs", "5", "--checkpoint-every", "0", "--out"]
     assert invoke("run", *arguments, tmp_path / "whole").exit_code == 0
     folder = tmp_path / "parts"
-    command = [*COMMAND, "run", *arguments, str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = Command("run", *arguments, folder)
     while process.poll() is None and not list(folder.glob(".checkpoints/*.pt")):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
+    assert process.wait()[0] == 130
     assert the_run(folder).trials[-1].status is None
     again = invoke("run", *arguments, folder)
     assert "goes on at step" in again.stdout
