@@ -55,10 +55,11 @@ def test_resume_for_every_view_and_side(make, view, side):
 @pytest.mark.parametrize("landing", LANDINGS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_resume_for_every_base_landing_and_dtype(base, landing, dtype):
+    """In one view each; every view with every base, every landing and every dtype."""
     shapes = {"matrix": (2, 4, 6), "filters": (4, 2, 3, 3), "kernels": (2, 2, 3, 3)}
-    for view, shape in shapes.items():
-        params = [point(*shape, dtype=dtype, view=view)]
-        resume_equals_uninterrupted(method(oo.POGO, lr=0.1), params, base=base, landing=landing, view=view)
+    view = list(shapes)[(BASES.index(base) + LANDINGS.index(landing) + DTYPES.index(dtype)) % len(shapes)]
+    params = [point(*shapes[view], dtype=dtype, view=view)]
+    resume_equals_uninterrupted(method(oo.POGO, lr=0.1), params, base=base, landing=landing, view=view)
 
 
 @every_method
