@@ -1,11 +1,13 @@
 """Owners keep the matrices that they have stepped: a run is the same as if X were sent to them in every step."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import orthoptim as oo
+from orthoptim.distributed.strategies import Kept
 from tests.distributed.cases import Case, place, start, target
 
 FLAT = [Case((16, 8), (4,), "0"), Case((8, 16), (4,), "0"), Case((10, 6), (4,), "0"), Case((3, 9, 5), (4,), "1")]
@@ -77,3 +79,19 @@ def test_what_is_kept_is_what_would_be_sent(four, edit):
     for cases in (FLAT, REPLICATED):
         for setting in SETTINGS:
             assert all(four.run(both, cases, edit, setting)), (cases, setting)
+
+
+def test_an_edit_is_noticed_where_denormal_numbers_are_flushed():
+    """Compared as wider floating-point numbers, 0.5 and 0.7 beside a zero would both be flushed to zero."""
+    bucket = SimpleNamespace(turn=lambda pieces: pieces)
+    param = torch.tensor([[0.5, 0.0], [0.0, 0.0]])
+    kept = Kept(pieces=param.clone().unsqueeze(0))
+    flushes = torch.set_flush_denormal(True)
+    try:
+        assert kept.are_same([param], bucket)
+        param[0, 0] = 0.7
+        assert not kept.are_same([param], bucket)
+    finally:
+        torch.set_flush_denormal(False)
+    if not flushes:
+        pytest.skip("this processor does not flush denormal numbers")

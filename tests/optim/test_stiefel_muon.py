@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import orthoptim as oo
 from orthoptim import stiefel
-from orthoptim.stiefel.msign import MUON, POLAR_EXPRESS, gain, msign, msign_skew, quintics
+from orthoptim.stiefel.msign import FIVE_STEPS, MUON, POLAR_EXPRESS, gain, msign, msign_skew, quintics
 from tests.conformance.methods import point, set_gradients
 from tests.optim.oracles import best_tangent_direction, exact_msign, skew, sym, taken
 
@@ -35,16 +35,22 @@ def remez(low, high):
     return a, b, c
 
 
-def test_polar_express_is_the_greedy_composition_of_best_quintics():
-    """From singular values in [7e-4, 1]; none is fitted to less than 0.024 of the interval, where quintics are flat."""
-    low, high = 7e-4, 1.0
-    for coefficients in POLAR_EXPRESS[:-1]:
+@pytest.mark.parametrize(
+    ("table", "low", "error"), [(POLAR_EXPRESS[:-1], 7e-4, 1e-6), (FIVE_STEPS, 2.5e-3, 0.0115)], ids=["six", "five"]
+)
+def test_polar_express_is_the_greedy_composition_of_best_quintics(table, low, error):
+    """From singular values in [low, 1]; none is fitted to less than 0.024 of the interval, where quintics are flat."""
+    high = 1.0
+    for coefficients in table:
         a, b, c = remez(max(low, 0.02407327424182761 * high), high)
         ends = [a * x + b * x**3 + c * x**5 for x in (low, high)]
         factor = 2 / sum(ends)
         assert coefficients == pytest.approx((a * factor, b * factor, c * factor), rel=1e-9)
         low, high = ends[0] * factor, 2 - ends[0] * factor
-    assert low > 1 - 1e-6
+    assert low > 1 - error
+
+
+def test_the_last_quintic_of_polar_express_is_its_limit():
     assert POLAR_EXPRESS[-1] == (15 / 8, -10 / 8, 3 / 8)
 
 
@@ -113,6 +119,30 @@ def test_bfloat16_products_do_not_diverge(p, kind):
     assert values.max() <= 1.03
     if kind == "random":
         assert torch.linalg.matrix_norm(d[0].double() - exact_msign(k[0]), 2) < 0.15
+
+
+@pytest.mark.parametrize(("condition", "table"), [(100, FIVE_STEPS), (1000, POLAR_EXPRESS[:6])], ids=["five", "six"])
+def test_bfloat16_products_find_the_sign_of_well_conditioned_matrices(condition, table):
+    """Five steps within a tenth to condition numbers of 100, six within 0.35 to 1000; and skew, 1.03 at most."""
+    p = 256
+    q = point(p, p, dtype=torch.float64, seed=0).detach()
+    pairs = torch.logspace(0, -math.log10(condition), p // 2, dtype=torch.float64)
+    rotated = torch.stack([q[1::2] * pairs[:, None], -q[::2] * pairs[:, None]], 1).flatten(0, 1)
+    k = (q.mT @ rotated)[None]
+    d = msign_skew(k.float(), table, reduced=True).double()
+    assert torch.linalg.matrix_norm(d - exact_msign(k), 2) < (0.1 if condition == 100 else 0.35)
+    assert torch.linalg.matrix_norm(d, 2) <= 1.03
+
+
+@pytest.mark.parametrize(("ns_dtype", "steps"), [("bfloat16", 5), ("full", 6)])
+def test_the_number_of_steps_is_five_in_bfloat16_and_six_elsewhere(ns_dtype, steps):
+    start, taken_steps = point(256, 256).detach(), []
+    for chosen in (None, steps):
+        x = torch.nn.Parameter(start.clone())
+        x.grad = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+        oo.StiefelMuon([x], lr=0.1, ns_dtype=ns_dtype, ns_steps=chosen).step()
+        taken_steps.append(x.detach())
+    assert torch.equal(*taken_steps)
 
 
 # The step
@@ -282,5 +312,5 @@ def test_options_stand_in_the_group_under_the_names_of_torch():
     first, second = point(4, 6), point(4, 4)
     opt = oo.StiefelMuon([{"params": [first]}, {"params": [second], "momentum": 0.5, "ns_steps": 5}], lr=0.02)
     assert [group["momentum"] for group in opt.param_groups] == [0.95, 0.5]
-    assert [group["ns_steps"] for group in opt.param_groups] == [6, 5]
+    assert [group["ns_steps"] for group in opt.param_groups] == [None, 5]
     assert [bucket.form for bucket in opt.plan()] == ["gram", "skew"]

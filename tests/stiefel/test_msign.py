@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orthoptim.stiefel import msign
-from orthoptim.stiefel.msign import MUON, POLAR_EXPRESS, gain, may_reduce, quintics
+from orthoptim.stiefel.msign import FIVE_STEPS, MUON, POLAR_EXPRESS, gain, may_reduce, quintics
 from tests.strategies import gaussian
 
 
@@ -19,6 +19,7 @@ def test_the_coefficients_of_muon_are_those_of_torch():
 
 def test_the_last_quintic_is_repeated():
     assert quintics("polar-express", 10) == [*POLAR_EXPRESS, POLAR_EXPRESS[-1], POLAR_EXPRESS[-1]]
+    assert quintics("polar-express", 5) == list(FIVE_STEPS)
     assert quintics("polar-express", 3) == list(POLAR_EXPRESS[:3])
     assert quintics((1.0, 2.0, 3.0), 2) == [(1.0, 2.0, 3.0)] * 2
 
@@ -77,23 +78,6 @@ def test_a_cushion_stretches_all_quintics(dtype, factor):
         for x in (0.3, 1.0):
             y = x / factor
             assert a * x + b * x**3 + c * x**5 == pytest.approx(d * y + e * y**3 + f * y**5, rel=1e-14)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-@pytest.mark.parametrize("p", [6, 514])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_half_of_a_hermitian_or_skew_product_is_the_product(p, sign, dtype):
-    """Of 514 rows the last panel is shorter than the others."""
-    a = gaussian((2, p, p), dtype, p) / p**0.5
-    one = a + sign * a.mH
-    square = one @ one
-    product = msign._hermitian(square, one, sign=sign)
-    torch.testing.assert_close(product, square @ one, rtol=0, atol=1e-10)
-    assert sign > 0 or torch.equal(product, -product.mH)
-
-
-def test_products_are_computed_in_panels_from_512_rows_on():
-    assert [msign._panels(torch.empty(1, p, p)) for p in (511, 512)] == [1, 4]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])

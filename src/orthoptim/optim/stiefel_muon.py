@@ -58,7 +58,7 @@ class StiefelMuon(Orthoptimizer):
         ns_coefficients: ``"polar-express"``, or a, b and c of a quintic that is applied ``ns_steps`` times, such as
             ``(3.4445, -4.7750, 2.0315)``, that of torch.optim.Muon. The result is divided by the largest singular value
             that the quintics can give.
-        ns_steps: the number of steps of msign.
+        ns_steps: the number of steps of msign. ``None``: five where products run in bfloat16, else six.
         eps: see above.
         ns_dtype: ``"bfloat16"``: products of msign of square float32 matrices from 256×256 on run in bfloat16, as those
             of torch.optim.Muon do; ``"full"``: none do.
@@ -86,7 +86,7 @@ class StiefelMuon(Orthoptimizer):
         momentum: float = 0.95,
         nesterov: bool = True,
         ns_coefficients: str | Sequence[float] = "polar-express",
-        ns_steps: int = 6,
+        ns_steps: int | None = None,
         eps: float = 1e-7,
         ns_dtype: MsignDtype = "bfloat16",
         matmul_precision: MatmulPrecision = "ieee",
@@ -104,14 +104,14 @@ class StiefelMuon(Orthoptimizer):
     ) -> ColumnSums[Update]:
         """See :meth:`Orthoptimizer.update`."""
         policy, g = stiefel.policy(group["landing"], mixed=_is_mixed(group)), direction.matrices
-        table = quintics(group["ns_coefficients"], group["ns_steps"])
+        reduced = group.get("form") == "skew" and group["ns_dtype"] == "bfloat16" and may_reduce(x)
+        table = quintics(group["ns_coefficients"], _steps(group, reduced))
         eta = lr.expand(x.shape[0])
         if group.get("form") == "skew":
             b, entry = yield [x @ g.mH, stiefel.largest(g)]
             # in units of the largest entry no square overflows
-            k = (b.mH - b).mul_(0.5 / _unit(entry))
+            k = (b - b.mH).mul_(-0.5 / _unit(entry))  # in this order its rows are contiguous
             size = stiefel.square_norm(k).sqrt()
-            reduced = group["ns_dtype"] == "bfloat16" and may_reduce(k)
             with exact_products(policy.mixed):
                 d = msign_skew(k, table, reduced).div_(gain(table) * (REDUCED if reduced else 1))
             s, clipped = _clip(eta, policy, 1.0)
@@ -170,7 +170,8 @@ class StiefelMuon(Orthoptimizer):
         check_choice("landing", group["landing"], _LANDINGS)
         check_choice("ns_dtype", group["ns_dtype"], MSIGN_DTYPES)
         check_matmul_precision(group)
-        check_positive_integer("ns_steps", group["ns_steps"])
+        if group["ns_steps"] is not None:
+            check_positive_integer("ns_steps", group["ns_steps"])
         check_nonnegative("eps", group["eps"])
         coefficients = group["ns_coefficients"]
         if isinstance(coefficients, str):
@@ -180,8 +181,13 @@ class StiefelMuon(Orthoptimizer):
             raise ValueError(f"Invalid ns_coefficients: {coefficients!r}; choose 'polar-express' or three numbers")
         for value in coefficients:
             check_number("ns_coefficients", value)
-        if not 0 < gain(quintics(coefficients, group["ns_steps"])) < math.inf:
-            raise ValueError(f"Invalid ns_coefficients: {coefficients!r}; {group['ns_steps']} steps of them diverge")
+        steps = _steps(group)
+        if not 0 < gain(quintics(coefficients, steps)) < math.inf:
+            raise ValueError(f"Invalid ns_coefficients: {coefficients!r}; {steps} steps of them diverge")
+
+
+def _steps(group: Mapping[str, Any], reduced: bool = False) -> int:
+    return group["ns_steps"] or (5 if reduced else 6)
 
 
 def _is_mixed(group: Mapping[str, Any]) -> bool:

@@ -26,6 +26,12 @@ TINY = 4
 SYMMETRIC_FROM = 256
 """The p from which symmetric products are taken by blocks, if there is work enough."""
 
+PANEL = 256
+"""Columns of a panel of :func:`hermitian` on a CPU, which computes products of two and more by half.
+
+From four on it is faster than blocks: of XXᴴ in float32 by 4 % at 1024×1024 and by 15 % at 1500×2000 and 2000×2000.
+"""
+
 SYMMETRIC_BATCH_FROM = 128
 """The p from which those of several matrices with n ≥ 4p are cut once: 0.83 to 0.93 of the time on one or two threads,
 but 1.3 for a single one on two."""
@@ -161,8 +167,10 @@ def norm(a: Tensor) -> Tensor:
 
 
 def symmetric(x: Tensor) -> Tensor:
-    """XXᴴ by blocks: the upper half is the adjoint of the lower, which saves up to 3/8 of the product."""
+    """XXᴴ by blocks: the upper half is the adjoint of the lower, which saves up to half of the product."""
     p, n = x.shape[-2:]
+    if p >= 4 * PANEL and x.ndim == 3 and can_look(x):
+        return hermitian(x, x)
     levels = symmetric_levels(x.shape[:-2].numel(), p, n, x.device.type) if p >= SYMMETRIC_BATCH_FROM else 0
     return _symmetric(x, levels)
 
@@ -207,6 +215,50 @@ def add_product(m: Tensor, a: Tensor, x: Tensor, alpha: float = 1, out: Tensor |
     if not by_columns(m):
         return torch.baddbmm(m, a, x, alpha=alpha, out=out)
     return torch.baddbmm(m.mT, x.mT, a.mT, alpha=alpha, out=None if out is None else out.mT).mT
+
+
+def hermitian(left: Tensor, right: Tensor, sign: int = 1) -> Tensor:
+    """LRᴴ (B, p, p), known to be Hermitian (sign 1) or skew-Hermitian (sign −1), the latter exactly.
+
+    Of large ones half is computed: columns from the diagonal on, in panels, which are mirrored.
+
+    Example:
+        >>> a = torch.tensor([[[0.0, 1.0], [-1.0, 0.0]]])
+        >>> hermitian(a, a)
+        tensor([[[1., 0.],
+                 [0., 1.]]])
+    """
+    p, width = left.shape[-2], _panel_width(left)
+    if width == p:
+        whole = left @ right.mH
+        return whole if sign > 0 else (whole - whole.mH).mul_(0.5)
+    out = left.new_empty(*left.shape[:-1], p)
+    if is_gpu(left.device.type):
+        _write_panels(out, left, right, width, sign)
+        return out
+    for matrices in zip(out, left, right, strict=True):  # torch reads rows of a matrix in place, but copies a batch's
+        _write_panels(*matrices, width, sign)
+    return out
+
+
+def _write_panels(out: Tensor, left: Tensor, right: Tensor, width: int, sign: int) -> None:
+    p = out.shape[-1]
+    for start in range(0, p, width):
+        end = min(start + width, p)
+        torch.matmul(left[..., start:, :], right[..., start:end, :].mH, out=out[..., start:, start:end])
+        if sign < 0:
+            corner = out[..., start:end, start:end]
+            corner.copy_((corner - corner.mH).mul_(0.5))
+        if end < p:
+            mirrored = out[..., end:, start:end].mH
+            out[..., start:end, end:].copy_(mirrored if sign > 0 else mirrored.neg())
+
+
+def _panel_width(a: Tensor) -> int:
+    p, device = a.shape[-2], a.device.type
+    if is_gpu(device):
+        return -(-p // (1 + symmetric_levels(len(a), p, p, device)))
+    return PANEL if p >= 2 * PANEL and not torch.compiler.is_compiling() else p
 
 
 def trace(a: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 Products are counted in multiply–adds per matrix. What is measured, on CPU in float32:
 
-- a product of symmetric result by two levels of blocks costs 0.65 of the full one for a matrix of 1500×2000, 0.8 for
-  eight of 256×576, but 1.4 for one of 300×300;
+- a product of symmetric result costs 0.6 of the full one by panels for a matrix of 1500×2000, 0.8 by two levels of
+  blocks for eight of 256×576, but 1.4 for one of 300×300;
 - a pass over memory that does not fit the cache costs ten times one that does, and temporaries above the allocator's
   mmap threshold (32 MB) cost page faults on top: buckets are therefore worked on in blocks;
 - 3×3 products by ``bmm`` cost eight times those that run over the batch entry by entry.

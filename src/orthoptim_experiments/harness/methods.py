@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import json
 import re
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -36,10 +35,11 @@ PRECISIONS: dict[str, tuple[str, Dash]] = {
     "fp64": ("64 bits", "dash"),
 }
 
-# Tol's bright colours, for contenders whose names set options; the paper's sweep of learning rates in its order.
-_VARIANTS = ("#4477AA", "#66CCEE", "#228833", "#CCBB44", "#EE6677", "#AA3377", "#BBBBBB")
 RATES = ("0.001", "0.005", "0.007", "0.01", "0.025")
 """The learning rates of the paper's sweep."""
+
+RATE_COLOURS = dict(zip(RATES, ("#4477AA", "#66CCEE", "#228833", "#CCBB44", "#EE6677"), strict=True))
+"""Tol's bright colours."""
 
 
 class UnknownMethodError(ValueError):
@@ -202,9 +202,8 @@ def find(name: str) -> Method:
     if settings:
         method = find(plain)
         words = ", ".join(f"{option} {value}" for option, value in settings.items())
-        rate = str(settings.get("lr"))
-        place = RATES.index(rate) if rate in RATES else zlib.crc32(words.encode()) % len(_VARIANTS)
-        return replace(method, name=name, label=f"{method.label}, {words}", colour=_VARIANTS[place])
+        colour = RATE_COLOURS.get(str(settings.get("lr")), method.colour)
+        return replace(method, name=name, label=f"{method.label}, {words}", colour=colour)
     match = re.fullmatch(f"(.+)-({'|'.join(PRECISIONS)})", name)
     if match is None or match[1] not in METHODS:
         raise UnknownMethodError(f"unknown method {name!r}; there are {', '.join(METHODS)}")

@@ -3,7 +3,7 @@
 import io
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from orthoptim_experiments.harness.statistics import (
     last,
     track,
 )
-from orthoptim_experiments.report.styles import DASHES, MATPLOTLIB_MARKERS, style_of
+from orthoptim_experiments.report.styles import DASHES, MATPLOTLIB_MARKERS, Style, styles_of
 
 WIDTH = 6.75
 """Inches: the text of a two-column journal."""
@@ -100,12 +100,13 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
     rows = -(-len(panels) // columns)
     width = WIDTH if columns > 1 else WIDTH / 2
     methods = list(dict.fromkeys(trial.method for trials, panel in panels if panel.x != "method" for trial in trials))
-    legend = _legend_columns(methods, width)
+    styles = styles_of(trial.method for trials, _ in panels for trial in trials)
+    legend = _legend_columns([styles[method] for method in methods], width)
     height = 0.18 + 0.14 * -(-len(methods) // legend) + rows * (1.55 if columns > 3 else 1.75)
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for (trials, panel), ax in zip(panels, axes, strict=False):
-        (_bars if panel.x == "method" else _points if panel.points else _curves)(ax, trials, panel)
+        (_bars if panel.x == "method" else _points if panel.points else _curves)(ax, trials, panel, styles)
         ax.set_title(panel.title)
         ax.set_xlabel(panel.x_label)
         ax.set_ylabel(_text(panel.y_label))
@@ -114,7 +115,8 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
     if methods:
         figure.legend(
             handles=[
-                Line2D([], [], label=_text(style_of(name).label), **_line(name), markersize=3.5) for name in methods
+                Line2D([], [], label=_text(styles[name].label), **_line(styles[name]), markersize=3.5)
+                for name in methods
             ],
             loc="outside upper center",
             ncols=legend,
@@ -126,13 +128,13 @@ def draw(panels: Sequence[tuple[Sequence[Trial], Panel]]) -> Figure:
     return figure
 
 
-def _legend_columns(methods: Sequence[str], width: float) -> int:
+def _legend_columns(styles: Sequence[Style], width: float) -> int:
     """As many as fit side by side, estimated by the length of the labels."""
-    widths = [0.56 + 0.058 * len(_text(style_of(method).label)) for method in methods]
-    return max(1, len(methods) if sum(widths) <= width else int(width / max(widths)))
+    widths = [0.56 + 0.058 * len(_text(style.label)) for style in styles]
+    return max(1, len(styles) if sum(widths) <= width else int(width / max(widths)))
 
 
-def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
+def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel, styles: Mapping[str, Style]) -> None:
     if panel.log:
         ax.set_yscale("log")
     if panel.log_x:
@@ -145,7 +147,7 @@ def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
     _limit(ax, panel, list(drawn.values()))
     right = max((float(curve.x[-1]) for curve in drawn.values()), default=math.inf)
     for place, (method, curve) in enumerate(drawn.items()):
-        line = _line(method)
+        line = _line(styles[method])
         # Markers at distances of their own along each line: where lines run together, the markers do not.
         every = ((place + 0.5) / len(drawn) * 0.25, 0.25)
         front = 3 if method == "POGO" else 2
@@ -157,10 +159,10 @@ def _curves(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
             ax.fill_between(curve.x, low, high, color=line["color"], alpha=0.12, linewidth=0)
     for trial in trials:
         if trial.status in LOST:
-            _lost(ax, trial, panel, style_of(trial.method).colour, right)
+            _lost(ax, trial, panel, styles[trial.method].colour, right)
     ax.margins(x=0.02)
     if panel.inset and panel.inset in drawn:
-        _inset(ax, drawn[panel.inset], panel.inset)
+        _inset(ax, drawn[panel.inset], styles[panel.inset])
     if panel.log:
         ax.yaxis.set_major_locator(LogLocator(numticks=6))
         ax.yaxis.set_minor_formatter(NullFormatter())
@@ -200,17 +202,17 @@ def _lost(ax: Axes, trial: Trial, panel: Panel, colour: str, right: float) -> No
     ax.plot(x[-1:], y[-1:], "x", color=colour, markersize=4.5, markeredgewidth=1.1, zorder=4, clip_on=False)
 
 
-def _inset(ax: Axes, curve: Curve, method: str) -> None:
+def _inset(ax: Axes, curve: Curve, style: Style) -> None:
     """One method by itself on a linear axis: what a log axis hides of a slow decline."""
     small = ax.inset_axes((0.5, 0.52, 0.46, 0.36))
-    small.plot(curve.x, curve.mean, color=style_of(method).colour, linewidth=0.9)
-    small.set_title(style_of(method).label, fontsize=6, pad=2)
+    small.plot(curve.x, curve.mean, color=style.colour, linewidth=0.9)
+    small.set_title(style.label, fontsize=6, pad=2)
     small.tick_params(labelsize=5)
     small.xaxis.set_major_locator(MaxNLocator(2))
     small.yaxis.set_major_locator(MaxNLocator(3))
 
 
-def _points(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
+def _points(ax: Axes, trials: Sequence[Trial], panel: Panel, styles: Mapping[str, Style]) -> None:
     """One point for each method: its last values of both columns, with their intervals."""
     if panel.log_x:
         ax.set_xscale("log")
@@ -220,7 +222,7 @@ def _points(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
         up = estimate((last(trial, panel.y) for trial in sound), log=panel.log)
         if across is None or up is None or across.mean <= 0:
             continue
-        line = _line(method)
+        line = _line(styles[method])
         xerr, yerr = (
             [[value.mean - value.low], [value.high - value.mean]] if np.isfinite(value.low) else None
             for value in (across, up)
@@ -230,7 +232,7 @@ def _points(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
     ax.margins(0.15)
 
 
-def _bars(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
+def _bars(ax: Axes, trials: Sequence[Trial], panel: Panel, styles: Mapping[str, Style]) -> None:
     if panel.log:
         ax.set_yscale("log")
     ax.grid(False, axis="x")
@@ -240,13 +242,13 @@ def _bars(ax: Axes, trials: Sequence[Trial], panel: Panel) -> None:
         if value is None or (panel.log and value.mean <= 0):
             continue
         mean, low, high = _drawable(np.array([value.mean, value.low, value.high]), panel.log)
-        ax.bar(place, mean, width=0.66, color=style_of(method).colour)
+        ax.bar(place, mean, width=0.66, color=styles[method].colour)
         if np.isfinite(value.low):
             reach = [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]
             ax.errorbar(place, mean, yerr=reach, color="#222222", capsize=2, linewidth=0.8)
     ax.set_xticks(
         range(len(groups)),
-        [_text(style_of(method).label) for method in groups],
+        [_text(styles[method].label) for method in groups],
         rotation=40,
         ha="right",
         rotation_mode="anchor",
@@ -265,8 +267,7 @@ def _text(name: str) -> str:
     return (" " if short.startswith("_") else "") + short.replace("$", r"\$")
 
 
-def _line(method: str) -> dict[str, Any]:
-    style = style_of(method)
+def _line(style: Style) -> dict[str, Any]:
     dash = DASHES[style.dash]
     return {
         "color": style.colour,

@@ -21,7 +21,7 @@ from orthoptim_experiments.harness.panels import Panel, label
 from orthoptim_experiments.harness.records import Trial
 from orthoptim_experiments.harness.summary import REFERENCE, Summary, fastest
 from orthoptim_experiments.report.section import Section
-from orthoptim_experiments.report.styles import GLYPHS, style_of
+from orthoptim_experiments.report.styles import GLYPHS, Style, style_of, styles_of
 
 _MARKS = {
     "converged": "✓",
@@ -73,7 +73,8 @@ def _section(section: Section) -> dict[str, Any]:
     present = {name for trial in run.trials for name in trial.records}
     columns = [name for name in section.columns if name in present]
     charts = _charts(section.panels, present)
-    methods = [_look(method) for method in run.methods]
+    looks = {method: _look(method, style) for method, style in styles_of(run.methods).items()}
+    methods = list(looks.values())
     summaries = section.summaries()
     axes = (section.clock, "step")
     return {
@@ -88,7 +89,7 @@ def _section(section: Section) -> dict[str, Any]:
         "methods": methods,
         "columns": columns,
         "target": section.target,
-        "rows": [_row(summary, columns) for summary in summaries],
+        "rows": [_row(summary, columns, looks) for summary in summaries],
         "fastest": fastest(summaries),
         "clock": section.clock,
         "paper_scale": section.paper_scale,
@@ -167,8 +168,7 @@ def _lost(panel: Panel, axis: str, trials: Sequence[Trial]) -> list[dict[str, An
     return lost
 
 
-def _look(method: str) -> dict[str, str]:
-    style = style_of(method)
+def _look(method: str, style: Style) -> dict[str, str]:
     return {
         "name": method,
         "label": style.label,
@@ -180,12 +180,12 @@ def _look(method: str) -> dict[str, str]:
     }
 
 
-def _row(summary: Summary, columns: Sequence[str]) -> dict[str, Any]:
+def _row(summary: Summary, columns: Sequence[str], looks: Mapping[str, dict[str, str]]) -> dict[str, Any]:
     counts: dict[str, int] = {}
     for trial in summary.trials:
         counts[_status(trial)] = counts.get(_status(trial), 0) + 1
     return {
-        "look": _look(summary.method),
+        "look": looks[summary.method],
         "counts": counts,
         "seeds": [
             {"seed": trial.seed, "status": _status(trial), "mark": _MARKS[_status(trial)]} for trial in summary.trials

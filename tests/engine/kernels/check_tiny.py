@@ -29,6 +29,19 @@ def test_every_landing_against_the_formulas(landing):
     check_against_reference([orthonormal(7, 2, 3)], oo.VAdam(), landing)
 
 
+@pytest.mark.parametrize("base", [oo.VAdam(), oo.SGD(0.9)])
+def test_scaled_matrices_against_the_formulas(base):
+    check_against_reference([orthonormal(3, 2, 3)], base, "safe", sigma=0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_scaled_matrices_with_hostile_gradients(dtype):
+    twins = Twins([(0.7 * orthonormal(4, 3, 3)).to(dtype)], scale=0.7)
+    for step in range(3):
+        twins.step(with_hostile(gradients(twins.kernel, step), step))
+    twins.check(2e-6 if dtype.itemsize > 2 else 8e-3)
+
+
 @pytest.mark.parametrize("scale", [1e-12, 1e9])
 def test_small_and_large_gradients_against_the_formulas(scale):
     check_against_reference([orthonormal(3, 3, 3)], oo.VAdam(eps=0.0), "safe", scale=scale)

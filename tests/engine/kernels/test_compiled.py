@@ -32,12 +32,12 @@ TARGETS = {
 POINTERS = {"table": "*i64", "grads": "*i64", "work": "*i32", "scratch": "*fp32"}
 
 
-def constants(p, n, *, dtype=tl.float32, stored=None, vadam=True, landing="safe", is_complex=False):
+def constants(p, n, *, dtype=tl.float32, stored=None, vadam=True, landing="safe", is_complex=False, scaled=False):
     """What kernel_step passes on."""
     double = dtype == tl.float64
     return {
         "P": p, "N": n, "T": dtype, "XT": stored or dtype, "GT": stored or dtype, "HALF": stored is not None,
-        "LARGEST": 0.0, "LR_TENSOR": False, "MAXIMIZE": False, "VADAM": vadam, "MOMENTUM": not vadam,
+        "SCALED": scaled, "LARGEST": 0.0, "LR_TENSOR": False, "MAXIMIZE": False, "VADAM": vadam, "MOMENTUM": not vadam,
         "NESTEROV": not vadam, "DAMPENED": False, "CLIP": {"safe": 1.0, "strict": 0.5, "half": 0.0}[landing],
         "STEPS": 3 if landing == "strict" else 1, "REACH": 100.0 if landing == "half" else 2.1,
         "MAX": 1.7e308 if double else 3.4e38, "TINY": 2.2e-308 if double else 1.2e-38,
@@ -108,6 +108,22 @@ MORE = {
     "direct 32×256 complex half": (direct_step, constants(32, 256, is_complex=True, landing="half")),
     "direct 32×256 strict": (direct_step, constants(32, 256, landing="strict")),
     "direct 32×256 SGD bfloat16": (direct_step, constants(32, 256, vadam=False, stored=tl.bfloat16)),
+    "tiny 4×4 bfloat16 scaled": (tiny_step, constants(4, 4, stored=tl.bfloat16, scaled=True)),
+    "direct 16×256 complex scaled": (direct_step, constants(16, 256, is_complex=True, scaled=True)),
+    "direct 32×256 complex strict SGD scaled": (
+        direct_step,
+        constants(32, 256, is_complex=True, vadam=False, landing="strict", scaled=True),
+    ),
+    "direct 32×256 SGD bfloat16 scaled": (
+        direct_step,
+        constants(32, 256, vadam=False, stored=tl.bfloat16, scaled=True),
+    ),
+    "gram sums 16×10⁴ complex scaled": (gram_sums, constants(16, 10_000, is_complex=True, scaled=True)),
+    "gram 16×10⁴ complex strict scaled": (
+        gram_step,
+        constants(16, 10_000, is_complex=True, landing="strict", scaled=True),
+    ),
+    "gram 32×10⁴ strict scaled": (gram_step, constants(32, 10_000, landing="strict", scaled=True)),
     "gram sums 32×10⁴": (gram_sums, constants(32, 10_000)),
     "gram 32×10⁴ strict": (gram_step, constants(32, 10_000, landing="strict")),
     "gram 16×10⁴ complex strict": (gram_step, constants(16, 10_000, is_complex=True, landing="strict")),

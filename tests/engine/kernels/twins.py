@@ -96,10 +96,10 @@ def with_hostile(grads, step):
     return grads
 
 
-def check_against_reference(tensors, base, landing, lr=0.3, steps=3, scale=1.0, tolerance=2e-6):
-    """Against the formulas in double precision, one matrix at a time."""
-    params = [torch.nn.Parameter(x.clone()) for x in tensors]
-    optimizer = oo.POGO(params, lr, base=base, landing=landing)
+def check_against_reference(tensors, base, landing, lr=0.3, steps=3, scale=1.0, tolerance=2e-6, sigma=1.0):
+    """Against the formulas in double precision, one matrix at a time; parameters hold sigma times the matrices."""
+    params = [torch.nn.Parameter(sigma * x) for x in tensors]
+    optimizer = oo.POGO(params, lr, base=base, landing=landing, scale=sigma)
     assert {bucket.form for bucket in optimizer.plan()} == {"triton"}
     history = [gradients(tensors, step, scale) for step in range(steps)]
     for grads in history:
@@ -110,8 +110,11 @@ def check_against_reference(tensors, base, landing, lr=0.3, steps=3, scale=1.0, 
         own = getattr(reference, type(base).__name__)
         wide = x.shape[-2] <= x.shape[-1]
         start, result = (reference.double(a.detach() if wide else a.detach().mT) for a in (x, param))
-        flat = [reference.double(grads[i] if wide else grads[i].mT).reshape(-1, *start.shape[-2:]) for grads in history]
+        flat = [
+            sigma * reference.double(grads[i] if wide else grads[i].mT).reshape(-1, *start.shape[-2:])
+            for grads in history
+        ]
         for k, first in enumerate(start.reshape(-1, *start.shape[-2:])):
             points = reference.pogo_run(first, [g[k] for g in flat], lr, own(**base.hyperparameters), landing)
-            error = abs(result.reshape(-1, *start.shape[-2:])[k] - points[-1]).max()
+            error = abs(result.reshape(-1, *start.shape[-2:])[k] / sigma - points[-1]).max()
             assert error <= tolerance * abs(points[-1]).max()

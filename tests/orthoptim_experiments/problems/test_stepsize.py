@@ -11,7 +11,7 @@ from orthoptim_experiments.harness.record_reader import load
 from orthoptim_experiments.harness.records import Run, Trial
 from orthoptim_experiments.problems import EXPERIMENTS
 from orthoptim_experiments.report import describe
-from orthoptim_experiments.report.styles import style_of
+from orthoptim_experiments.report.styles import styles_of
 
 STEPSIZE = EXPERIMENTS["stepsize"]
 OFFERED = STEPSIZE.methods(configuration(STEPSIZE, "laptop"))
@@ -24,7 +24,7 @@ def test_a_sweep_over_learning_rates_for_each_landing():
         methods.check(name, options)
     swept = [name for name in OFFERED if ":" in name]
     assert len(swept) == 15
-    assert len({(style.colour, style.dash, style.marker) for style in map(style_of, swept)}) == 15
+    assert len({(style.colour, style.dash, style.marker) for style in styles_of(swept).values()}) == 15
 
 
 def test_run_and_verdict(tmp_path):

@@ -4,6 +4,7 @@ import itertools
 import re
 from dataclasses import replace
 
+import matplotlib.colors
 import matplotlib.image
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from orthoptim_experiments.harness.methods import STANDARD
 from orthoptim_experiments.harness.panels import PAPER, Panel
 from orthoptim_experiments.harness.records import Trial
 from orthoptim_experiments.report.figures import draw, save_figure
-from orthoptim_experiments.report.styles import style_of
+from orthoptim_experiments.report.styles import style_of, styles_of
 from tests.orthoptim_experiments.synthetic import write_run
 
 
@@ -162,3 +163,28 @@ def test_on_a_dark_ground_every_colour_stands_out_and_they_differ():
 def test_unknown_methods_have_a_style_and_keep_it():
     assert style_of("my method") == style_of("my method")
     assert style_of("my method").label == "my method"
+
+
+def test_contenders_that_set_options_have_the_colour_of_their_method_or_one_of_their_own():
+    """SGDG and RGD-cayley at lr 5 shared a colour, and POGO-SGD at 0.05 with StiefelMuon at 0.0005."""
+    names = ["SGDG:lr=5", "RGD-cayley:lr=5", "POGO:lr=1.5", "POGO", "POGO-SGD:lr=0.05", "StiefelMuon:lr=0.0005"]
+    styles = styles_of(names)
+    assert [*styles] == names
+    assert len({style.colour for style in styles.values()}) == len(names)
+    for name in ("POGO", "RGD-cayley:lr=5", "StiefelMuon:lr=0.0005"):
+        assert styles[name].colour == style_of(name.partition(":")[0]).colour
+
+
+def test_contenders_are_told_apart_when_colours_are_used_up():
+    styles = styles_of(f"POGO:lr={rate}" for rate in range(1, 61)).values()
+    assert len({style.colour for style in list(styles)[:11]}) == 11
+    assert len({(style.colour, style.dash, style.marker) for style in styles}) == 60
+
+
+def test_lines_bars_and_legend_agree_about_colours(trials):
+    names = iter(f"POGO:lr={rate}" for rate in range(100))
+    renamed = [replace(trial, method=next(names)) for trial in trials[:3]]
+    curves, bars = draw([(renamed, Panel("step", "gap")), (renamed, Panel("method", "gap"))]).axes
+    colours = [matplotlib.colors.to_hex(bar.get_facecolor()).upper() for bar in bars.patches]
+    assert len(set(colours)) == len(colours) == 3
+    assert {line.get_color() for line in curves.get_lines()} == set(colours)

@@ -47,10 +47,8 @@ def covers(
     name = kernel_name(bucket, params[bucket.members[0]].dtype, rule.base.normalized)
     if name is None:
         return None
-    view, side = View.of(rule.group["view"]), rule.group["side"]
+    view, side = View.of(rule.group["view"]).scaled(rule.group["scale"]), rule.group["side"]
     parts = [view.part(params[i].shape, side) for i in bucket.members]
-    if any(block.scale != 1 for block in bucket.blocks):
-        return None
     members = members_of(rule, bucket, params, states)
     if not _has_expected_types(members, bucket) or not describable(members, parts):
         return None

@@ -1,7 +1,6 @@
 """The step of a bucket by a kernel: its tensors, its numbers, its launches."""
 
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from orthoptim.base import VAdam
 from orthoptim.engine.kernels.launch import launch
-from orthoptim.engine.kernels.table import AddressTable, Members
+from orthoptim.engine.kernels.table import AddressTable, Members, bits_of
 from orthoptim.engine.plan import Bucket
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.parts import Part
@@ -144,7 +143,7 @@ def _bytes(members: Members, grad: torch.dtype, writes: bool) -> int:
     return held * (2 if writes else 1) + sum(tensor.numel() for tensor in members.x) * grad.itemsize
 
 
-_SUMS = ("P", "N", "T", "XT", "GT", "HALF", "MAXIMIZE", "COMPLEX", "ROWS", "TILE", "num_warps", "num_stages")
+_SUMS = ("P", "N", "T", "XT", "GT", "HALF", "SCALED", "MAXIMIZE", "COMPLEX", "ROWS", "TILE", "num_warps", "num_stages")
 """The constants that sums depend on."""
 
 _LAUNCHES: dict[str, Callable[[AddressTable, Bucket, UpdateRule, Members, torch.dtype], None]] = {
@@ -170,14 +169,8 @@ def _numbers(rule: UpdateRule, bucket: Bucket) -> list[Any]:
     logs = (math.log(beta) if beta > 0 else -math.inf for beta in betas)
     numbers = [*(1 - beta for beta in betas), *logs, eps, momentum, 1 - dampening]
     on_device = isinstance(lr, Tensor) and lr.device == bucket.device
-    encode = _bits if bucket.real_dtype == torch.float64 else float
+    encode = bits_of if bucket.real_dtype == torch.float64 else float
     return [lr if on_device else encode(float(lr)), *map(encode, numbers)]
-
-
-def _bits(number: float) -> int:
-    """A double as an integer: triton passes floats in 32 bits."""
-    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
-    return bits
 
 
 def _constants(rule: UpdateRule, bucket: Bucket, stored: torch.dtype, grad: torch.dtype) -> dict[str, Any]:
@@ -193,6 +186,7 @@ def _constants(rule: UpdateRule, bucket: Bucket, stored: torch.dtype, grad: torc
         "XT": _triton_dtype(stored),
         "GT": _triton_dtype(grad),
         "HALF": bucket.half,
+        "SCALED": any(block.scale != 1 for block in bucket.blocks),
         "LR_TENSOR": isinstance(lr, Tensor) and lr.device == bucket.device,
         "MAXIMIZE": bool(rule.group["maximize"]),
         "CLIP": landing.clip or 0.0,

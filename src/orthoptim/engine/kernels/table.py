@@ -7,6 +7,7 @@ A row of 64-bit numbers describes one parameter:
 | 0–2 | number of matrices, length of the inner batch dim, address of ``step`` (0: none) |
 | 3–22 | parameter, gradient, buffer, master: address, strides of the outer and inner batch dim, of rows, of columns |
 | 23–34 | ``num_updates``, ``clipped``, ``rescued``, second moment: address, strides of the outer and inner batch dim |
+| 35 | σ, as the bits of a double |
 
 Two batch dims and one dim for each side describe whatever views make of contiguous, channels-last and transposed
 tensors. The order of columns is free as long as all tensors of a parameter share it, so that the filters of
@@ -16,6 +17,7 @@ Gradients may have other addresses in every step. These are in a tensor of their
 arguments hold the addresses: a copy from the host would wait for the device, and a CUDA graph could not replay it.
 """
 
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -83,7 +85,7 @@ class AddressTable:
         block: how many matrices a program steps.
 
     Attributes:
-        rows: the table, (parameters, 35).
+        rows: the table, (parameters, 36).
         grads: the addresses of gradients.
         work: for each program, which parameter and which of its matrices is the first.
     """
@@ -142,7 +144,7 @@ class AddressTable:
             tensor = _at(values, k)
             outer = (0, 0) if tensor is None else _batch_strides(tuple(tensor.shape), tensor.stride(), places.split)
             row += [address(tensor), *(outer or (0, 0))]
-        return row
+        return [*row, bits_of(part.scale)]
 
 
 def describable(members: Members, parts: Sequence[Part]) -> bool:
@@ -158,6 +160,12 @@ def describable(members: Members, parts: Sequence[Part]) -> bool:
 def address(tensor: Tensor | None) -> int:
     """That of the memory of a tensor; 0 for none, and for fake tensors."""
     return 0 if tensor is None or not has_values(tensor) else tensor.data_ptr()
+
+
+def bits_of(number: float) -> int:
+    """A double as an integer: tables hold integers, and triton passes floats in 32 bits."""
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits
 
 
 def _at(values: Sequence[Tensor], k: int) -> Tensor | None:

@@ -25,7 +25,8 @@ NUM_UPDATES = tl.constexpr(0)
 CLIPPED = tl.constexpr(1)
 RESCUED = tl.constexpr(2)
 SQUARE = tl.constexpr(3)
-WIDTH = tl.constexpr(35)
+SCALE = tl.constexpr(35)
+WIDTH = tl.constexpr(36)
 
 FAR = tl.constexpr(0.36)
 LEAST_SCALE = tl.constexpr(1e-2)
@@ -38,6 +39,30 @@ def number(a, T: tl.constexpr):
         return tl.full((), a, tl.int64).to(tl.float64, bitcast=True)
     else:
         return tl.full((), a, tl.float32)
+
+
+@triton.jit
+def sigma_of(row, SCALED: tl.constexpr, T: tl.constexpr):
+    """σ: the parameter holds σ times the matrices."""
+    if SCALED:
+        return tl.load(row + SCALE).to(tl.float64, bitcast=True).to(T)
+    else:
+        return tl.full((), 1.0, T)
+
+
+@triton.jit
+def divide(a, b):
+    """a/b, rounded to nearest; in float32 plain division is an approximation."""
+    if a.dtype == tl.float64:
+        return a / b
+    else:
+        return tl.div_rn(a, tl.broadcast_to(b, a.shape))
+
+
+@triton.jit
+def rescaled(y, held, sigma):
+    """σ times new entries; those that have not changed as they are held, see :mod:`orthoptim.engine.state`."""
+    return tl.where(y == divide(held, sigma), held, y * sigma)
 
 
 @triton.jit

@@ -31,7 +31,7 @@ from orthoptim.engine.kernels.device.matrix import load_direction, load_x, place
 @triton.jit(do_not_specialize=NUMBERS)
 def direct_step(table, grads, work, lr, weight1, weight2, log_beta1, log_beta2, eps, momentum, undamped,
                 P: tl.constexpr, N: tl.constexpr, T: tl.constexpr, XT: tl.constexpr, GT: tl.constexpr,
-                HALF: tl.constexpr, LR_TENSOR: tl.constexpr, MAXIMIZE: tl.constexpr,
+                HALF: tl.constexpr, SCALED: tl.constexpr, LR_TENSOR: tl.constexpr, MAXIMIZE: tl.constexpr,
                 VADAM: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, DAMPENED: tl.constexpr,
                 CLIP: tl.constexpr, STEPS: tl.constexpr, REACH: tl.constexpr,
                 MAX: tl.constexpr, TINY: tl.constexpr, FLOOR: tl.constexpr, TERMS: tl.constexpr,
@@ -43,7 +43,7 @@ def direct_step(table, grads, work, lr, weight1, weight2, log_beta1, log_beta2, 
     row = table + member * WIDTH
     dim = tl.load(row + INNER).to(tl.int32)
     outer, inner = (b // dim).to(tl.int64), (b % dim).to(tl.int64)
-    at = places(row, grads, member, outer, inner, XT, GT, T, HALF, VADAM or MOMENTUM)
+    at = places(row, grads, member, outer, inner, XT, GT, T, HALF, VADAM or MOMENTUM, SCALED)
     rows, tile = tl.arange(0, ROWS), tl.arange(0, TILE)
     identity = ((rows[:, None] == rows[None, :]) & (rows[:, None] < P)).to(T)
     p_updates = values(row, NUM_UPDATES, outer, inner, tl.int32)
@@ -61,9 +61,9 @@ def direct_step(table, grads, work, lr, weight1, weight2, log_beta1, log_beta2, 
     for start in range(0, N, TILE):
         columns = start + tile
         mask = (rows[:, None] < P) & (columns[None, :] < N)
-        x = load_x(at, rows, columns, mask, T, XT, HALF, COMPLEX)
+        x = load_x(at, rows, columns, mask, T, XT, HALF, SCALED, COMPLEX)
         g, u, _ = load_direction(at, rows, columns, mask, t == 1, weight, mu, share, T, MAXIMIZE, VADAM, MOMENTUM,
-                                 NESTEROV, DAMPENED, COMPLEX)  # fmt: skip
+                                 NESTEROV, DAMPENED, SCALED, COMPLEX)  # fmt: skip
         a = planes.combine(a, 1.0, planes.product_adjoint(x, x, COMPLEX), 1.0, COMPLEX)
         x_g = planes.combine(x_g, 1.0, planes.product_adjoint(x, u, COMPLEX), 1.0, COMPLEX)
         if VADAM:
@@ -94,9 +94,9 @@ def direct_step(table, grads, work, lr, weight1, weight2, log_beta1, log_beta2, 
     for start in range(0, N, TILE):
         columns = start + tile
         mask = (rows[:, None] < P) & (columns[None, :] < N)
-        x = load_x(at, rows, columns, mask, T, XT, HALF, COMPLEX)
+        x = load_x(at, rows, columns, mask, T, XT, HALF, SCALED, COMPLEX)
         _, u, _ = load_direction(at, rows, columns, mask, t == 1, weight, mu, share, T, MAXIMIZE, VADAM, MOMENTUM,
-                                 NESTEROV, DAMPENED, COMPLEX)  # fmt: skip
+                                 NESTEROV, DAMPENED, SCALED, COMPLEX)  # fmt: skip
         size += planes.square_norm(_relative_gradient(a, u, x_g, x, COMPLEX), COMPLEX)
     if CLIP > 0:  # the rounding error of R is not tangent
         error = tl.maximum(square, FLOOR) * scale * scale * ROUNDOFF
@@ -112,9 +112,9 @@ def direct_step(table, grads, work, lr, weight1, weight2, log_beta1, log_beta2, 
     for start in range(0, N, TILE):
         columns = start + tile
         mask = (rows[:, None] < P) & (columns[None, :] < N)
-        x = load_x(at, rows, columns, mask, T, XT, HALF, COMPLEX)
+        x = load_x(at, rows, columns, mask, T, XT, HALF, SCALED, COMPLEX)
         _, u, _ = load_direction(at, rows, columns, mask, t == 1, weight, mu, share, T, MAXIMIZE, VADAM, MOMENTUM,
-                                 NESTEROV, DAMPENED, COMPLEX)  # fmt: skip
+                                 NESTEROV, DAMPENED, SCALED, COMPLEX)  # fmt: skip
         m = planes.combine(x, 1.0, _relative_gradient(a, u, x_g, x, COMPLEX), -s, COMPLEX)
         c = planes.combine(c, 1.0, planes.product_adjoint(m, m, COMPLEX), 1.0, COMPLEX)
     top = tl.max(tl.where(identity > 0, c[0], -float("inf")))
@@ -129,12 +129,12 @@ def direct_step(table, grads, work, lr, weight1, weight2, log_beta1, log_beta2, 
     for start in range(0, N, TILE):
         columns = start + tile
         mask = (rows[:, None] < P) & (columns[None, :] < N)
-        x = load_x(at, rows, columns, mask, T, XT, HALF, COMPLEX)
+        x = load_x(at, rows, columns, mask, T, XT, HALF, SCALED, COMPLEX)
         _, u, new = load_direction(at, rows, columns, mask, t == 1, weight, mu, share, T, MAXIMIZE, VADAM, MOMENTUM,
-                                   NESTEROV, DAMPENED, COMPLEX)  # fmt: skip
+                                   NESTEROV, DAMPENED, SCALED, COMPLEX)  # fmt: skip
         m = planes.combine(x, 1.0, _relative_gradient(a, u, x_g, x, COMPLEX), -s, COMPLEX)
         y = planes.combine(m, 1.0, planes.product(q, m, COMPLEX), 1.0, COMPLEX)
-        store_columns(at, rows, columns, mask, written, x, y, new, HALF, VADAM or MOMENTUM, COMPLEX)
+        store_columns(at, rows, columns, mask, written, x, y, new, T, XT, HALF, VADAM or MOMENTUM, SCALED, COMPLEX)
     if finite:
         tl.store(p_updates, updates + 1)
         if VADAM:

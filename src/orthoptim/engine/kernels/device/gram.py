@@ -36,7 +36,8 @@ SCALARS = tl.constexpr(4)
 
 @triton.jit(do_not_specialize=["weight1"])
 def gram_sums(table, grads, work, scratch, weight1, P: tl.constexpr, N: tl.constexpr, T: tl.constexpr,
-              XT: tl.constexpr, GT: tl.constexpr, HALF: tl.constexpr, MAXIMIZE: tl.constexpr, COMPLEX: tl.constexpr,
+              XT: tl.constexpr, GT: tl.constexpr, HALF: tl.constexpr, SCALED: tl.constexpr, MAXIMIZE: tl.constexpr,
+              COMPLEX: tl.constexpr,
               ROWS: tl.constexpr, TILE: tl.constexpr, STRETCH: tl.constexpr):  # fmt: skip
     """The sums over one stretch of columns of one matrix."""
     matrix, stretch = tl.program_id(0), tl.program_id(1)
@@ -45,7 +46,7 @@ def gram_sums(table, grads, work, scratch, weight1, P: tl.constexpr, N: tl.const
     row = table + member * WIDTH
     dim = tl.load(row + INNER).to(tl.int32)
     outer, inner = (b // dim).to(tl.int64), (b % dim).to(tl.int64)
-    at = places(row, grads, member, outer, inner, XT, GT, T, HALF, True)
+    at = places(row, grads, member, outer, inner, XT, GT, T, HALF, True, SCALED)
     rows, tile = tl.arange(0, ROWS), tl.arange(0, TILE)
     weight = number(weight1, T)
     zero = tl.zeros((ROWS, ROWS), T)
@@ -56,9 +57,9 @@ def gram_sums(table, grads, work, scratch, weight1, P: tl.constexpr, N: tl.const
     for start in range(0, STRETCH, TILE):
         columns = stretch * STRETCH + start + tile
         mask = (rows[:, None] < P) & (columns[None, :] < N)
-        x = load_x(at, rows, columns, mask, T, XT, HALF, COMPLEX)
+        x = load_x(at, rows, columns, mask, T, XT, HALF, SCALED, COMPLEX)
         g, u, _ = load_direction(at, rows, columns, mask, False, weight, weight, weight, T, MAXIMIZE, True, False,
-                                 False, False, COMPLEX)  # fmt: skip
+                                 False, False, SCALED, COMPLEX)  # fmt: skip
         a = planes.combine(a, 1.0, planes.product_adjoint(x, x, COMPLEX), 1.0, COMPLEX)
         x_g = planes.combine(x_g, 1.0, planes.product_adjoint(x, u, COMPLEX), 1.0, COMPLEX)
         g_g = planes.combine(g_g, 1.0, planes.product_adjoint(u, u, COMPLEX), 1.0, COMPLEX)
@@ -79,7 +80,7 @@ def gram_sums(table, grads, work, scratch, weight1, P: tl.constexpr, N: tl.const
 @triton.jit(do_not_specialize=NUMBERS)
 def gram_step(table, grads, work, scratch, lr, weight1, weight2, log_beta1, log_beta2, eps, momentum, undamped,
               P: tl.constexpr, N: tl.constexpr, T: tl.constexpr, XT: tl.constexpr, GT: tl.constexpr,
-              HALF: tl.constexpr, LR_TENSOR: tl.constexpr, MAXIMIZE: tl.constexpr,
+              HALF: tl.constexpr, SCALED: tl.constexpr, LR_TENSOR: tl.constexpr, MAXIMIZE: tl.constexpr,
               CLIP: tl.constexpr, STEPS: tl.constexpr, REACH: tl.constexpr,
               MAX: tl.constexpr, TINY: tl.constexpr, FLOOR: tl.constexpr, TERMS: tl.constexpr,
               MOST: tl.constexpr, COMPLEX: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
@@ -141,18 +142,18 @@ def gram_step(table, grads, work, scratch, lr, weight1, weight2, log_beta1, log_
     finite = probe - probe == 0.0
     written = tl.full((1, 1), probe, T) - probe == 0.0  # the same: triton's interpreter broadcasts no scalar bool
 
-    at = places(row, grads, member, outer, inner, XT, GT, T, HALF, True)
+    at = places(row, grads, member, outer, inner, XT, GT, T, HALF, True, SCALED)
     weight = number(weight1, T)
     for start in range(0, STRETCH, TILE):
         columns = stretch * STRETCH + start + tile
         mask = (rows[:, None] < P) & (columns[None, :] < N)
-        x = load_x(at, rows, columns, mask, T, XT, HALF, COMPLEX)
+        x = load_x(at, rows, columns, mask, T, XT, HALF, SCALED, COMPLEX)
         _, u, new = load_direction(at, rows, columns, mask, False, weight, weight, weight, T, MAXIMIZE, True, False,
-                                   False, False, COMPLEX)  # fmt: skip
+                                   False, False, SCALED, COMPLEX)  # fmt: skip
         dx = planes.product(d, x, COMPLEX)
         fg = planes.product(f, u, COMPLEX)
         y = planes.combine(planes.combine(x, 1.0, dx, 1.0, COMPLEX), 1.0, fg, -1.0, COMPLEX)
-        store_columns(at, rows, columns, mask, written, x, y, new, HALF, True, COMPLEX)
+        store_columns(at, rows, columns, mask, written, x, y, new, T, XT, HALF, True, SCALED, COMPLEX)
     if stretch == 0:
         if finite:
             tl.store(values(row, NUM_UPDATES, outer, inner, tl.int32), updates + 1)

@@ -22,11 +22,14 @@ from orthoptim.engine.kernels.device.arithmetic import (
     advance,
     clip,
     count_step,
+    divide,
     entries,
     gradient,
     learning_rate,
     number,
+    rescaled,
     rescue,
+    sigma_of,
     vadam_scale,
     values,
 )
@@ -35,7 +38,8 @@ from orthoptim.engine.kernels.device.arithmetic import (
 @triton.jit(do_not_specialize=NUMBERS)
 def tiny_step(table, grads, work, lr, weight1, weight2, log_beta1, log_beta2, eps, momentum, undamped,
               P: tl.constexpr, N: tl.constexpr, T: tl.constexpr, XT: tl.constexpr, GT: tl.constexpr,
-              HALF: tl.constexpr, LARGEST: tl.constexpr, LR_TENSOR: tl.constexpr, MAXIMIZE: tl.constexpr,
+              HALF: tl.constexpr, SCALED: tl.constexpr, LARGEST: tl.constexpr, LR_TENSOR: tl.constexpr,
+              MAXIMIZE: tl.constexpr,
               VADAM: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, DAMPENED: tl.constexpr,
               CLIP: tl.constexpr, STEPS: tl.constexpr, REACH: tl.constexpr,
               MAX: tl.constexpr, TINY: tl.constexpr, FLOOR: tl.constexpr, TERMS: tl.constexpr,
@@ -54,10 +58,15 @@ def tiny_step(table, grads, work, lr, weight1, weight2, log_beta1, log_beta2, ep
     if HALF:
         pw, w_row, w_column = entries(row, MASTER, outer, inner, T)
         x = _newest(x, _load(pw, w_row, w_column, mask, P, N, T), P, N, T, XT)
+    held_x, sigma = x, sigma_of(row, SCALED, T)
+    if SCALED:
+        x = _divided(x, sigma, P * N)
     pg, g_row, g_column = gradient(row, grads, member, outer, inner, GT)
     g = _load(pg, g_row, g_column, mask, P, N, T)
     if MAXIMIZE:
         g = _times(g, -1.0, P * N)
+    if SCALED:
+        g = _times(g, sigma, P * N)
     p_updates = values(row, NUM_UPDATES, outer, inner, tl.int32)
     updates = tl.load(p_updates, mask=mask, other=0)
     t = (updates + 1).to(T)
@@ -123,12 +132,14 @@ def tiny_step(table, grads, work, lr, weight1, weight2, log_beta1, log_beta2, ep
     finite = total - total == 0.0
     if LARGEST > 0:
         for k in tl.static_range(P * N):
-            finite = finite & (tl.abs(y[k]) <= LARGEST)
+            finite = finite & (tl.abs(y[k]) <= LARGEST / sigma)
     finite = finite & mask
+    if SCALED:
+        y = _rescaled(y, held_x, sigma, P * N)
     if HALF:  # the master takes what somebody has written to the parameter even where the step is skipped
         kept = ()
         for k in tl.static_range(P * N):
-            kept = kept + (tl.where(finite, y[k], x[k]),)
+            kept = kept + (tl.where(finite, y[k], held_x[k]),)
         _store(pw, w_row, w_column, kept, mask, P, N)
     _store(px, x_row, x_column, y, finite, P, N)
     if VADAM or MOMENTUM:
@@ -170,6 +181,22 @@ def _newest(x, master, P: tl.constexpr, N: tl.constexpr, T: tl.constexpr, XT: tl
     for k in tl.static_range(P * N):
         a = a + (tl.where(master[k].to(XT).to(T) == x[k], master[k], x[k]),)
     return a
+
+
+@triton.jit
+def _divided(a, sigma, COUNT: tl.constexpr):
+    b = ()
+    for k in tl.static_range(COUNT):
+        b = b + (divide(a[k], sigma),)
+    return b
+
+
+@triton.jit
+def _rescaled(y, held, sigma, COUNT: tl.constexpr):
+    b = ()
+    for k in tl.static_range(COUNT):
+        b = b + (rescaled(y[k], held[k], sigma),)
+    return b
 
 
 @triton.jit
