@@ -45,10 +45,15 @@ def check_bool(name: str, value: Any) -> None:
         raise ValueError(f"Invalid {name} value: {value!r}; it must be True or False")
 
 
-def check_betas(betas: Any) -> None:
-    """Two numbers in [0, 1)."""
+def check_pair(betas: Any) -> None:
+    """Two values."""
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         raise ValueError(f"Invalid betas value: {betas!r}; they must be two numbers, such as (0.9, 0.999)")
+
+
+def check_betas(betas: Any) -> None:
+    """Two numbers in [0, 1)."""
+    check_pair(betas)
     for index, beta in enumerate(betas):
         if isinstance(beta, bool) or not isinstance(beta, Real) or not 0 <= float(beta) < 1:
             raise ValueError(f"Invalid beta parameter at index {index}: {beta!r}; it must be in [0, 1)")

@@ -11,7 +11,7 @@ from torch.optim.sgd import sgd
 from orthoptim.engine.state import EntrySpec
 from orthoptim.optim.options import check_names
 from orthoptim.tensors import is_dtensor
-from orthoptim.validation import check_bool, check_number
+from orthoptim.validation import check_bool, check_number, check_pair
 
 # torch's defaults; `capturable` must stand in the group for torch.compile to switch it on
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -64,9 +64,7 @@ def check(group: Mapping[str, Any]) -> None:
     """Raise what torch.optim.AdamW or SGD raises for these hyperparameters, or would raise in the first step."""
     algorithm = group["algorithm"]
     options = {key: group[key] for key in DEFAULTS[algorithm]}
-    betas = options.get("betas", (0, 0))
-    if not isinstance(betas, list | tuple) or len(betas) != 2:
-        raise ValueError(f"Invalid betas value: {betas!r}; they must be two numbers, such as (0.9, 0.999)")
+    check_pair(options.get("betas", (0, 0)))
     for name in options.keys() - {"lr", "betas"}:  # which may be tensors
         default = DEFAULTS[algorithm][name]
         if not isinstance(default, bool | None):

@@ -13,8 +13,9 @@ from torch import Tensor
 
 import orthoptim as oo
 from orthoptim.literals import Init
-from orthoptim_experiments.harness.experiment import Config, Outcome, Problem
+from orthoptim_experiments.harness.experiment import Config, Outcome
 from orthoptim_experiments.problems.datasets.files import data_directory
+from orthoptim_experiments.problems.decay import Decaying
 from orthoptim_experiments.problems.rotations import text
 from orthoptim_experiments.problems.rotations.model import LanguageModel, Rotations, Sizes, loss
 
@@ -64,7 +65,7 @@ def _train(model: LanguageModel, config: Mapping[str, Any]) -> None:
         optimizer.step()
 
 
-class RotationTraining(Problem):
+class RotationTraining(Decaying):
     """Minimise the loss of the quantized model over rotations, on calibration text.
 
     Args:
@@ -87,16 +88,10 @@ class RotationTraining(Problem):
                 oo.orthogonalize_(param, init=init, det=1, generator=self.generator)
         _, self.calibration, test = text.split(text.corpus(), config.get("validation", False))
         self.test = text.windows(test, config["test_windows"], config["length"])
-        self.rates: list[float] = []
 
     def parameters(self) -> list[Tensor]:
         """R₁ and all R₂."""
         return [self.stream, self.values]
-
-    def begin(self, optimizer: torch.optim.Optimizer) -> None:
-        """See :meth:`Problem.begin`."""
-        super().begin(optimizer)
-        self.rates = [group["lr"] for group in optimizer.param_groups]
 
     def rotations(self) -> Rotations:
         """As they are now."""
@@ -105,8 +100,7 @@ class RotationTraining(Problem):
     def advance(self) -> None:
         """One batch; the learning rate falls linearly to zero."""
         if self.method not in FIXED:
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = rate * (1 - self.step / self.budget)
+            self.decay()
             config = self.config
             symbols = text.batch(self.calibration, config["batch"], config["length"], self.generator)
             self.optimizer.zero_grad()

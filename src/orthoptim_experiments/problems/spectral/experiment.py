@@ -3,27 +3,19 @@
 import math
 from typing import ClassVar
 
-import torch
-
 from orthoptim_experiments.harness.claims import Claim, lower
 from orthoptim_experiments.harness.experiment import Config, Experiment, Scale
 from orthoptim_experiments.harness.methods import Options
 from orthoptim_experiments.harness.panels import Panel
+from orthoptim_experiments.problems.decay import Decaying
 from orthoptim_experiments.problems.matrix import MatrixProblem
 from orthoptim_experiments.problems.pca.problem import PCAProblem
 from orthoptim_experiments.problems.procrustes.problem import ProcrustesProblem
 
 
-class _Decaying(MatrixProblem):
-    """A learning rate that falls linearly to zero: normalised steps do not shrink else."""
-
-    def begin(self, optimizer: torch.optim.Optimizer) -> None:
-        super().begin(optimizer)
-        self.rates = [group["lr"] for group in optimizer.param_groups]
-
+class _Decaying(Decaying, MatrixProblem):
     def advance(self) -> None:
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * (1 - self.step / self.budget)
+        self.decay()
         super().advance()
 
     def evaluate(self) -> dict[str, float]:
