@@ -48,6 +48,9 @@ METHODS: dict[str, Method] = {
     "worked-method": method(LeapAndPolish, lr=0.05),
 }
 
+# One of each body of a step; the others have their own options of the same bodies.
+COMPILED = {"pogo", "pogo-muon", "pogo-bb", "rgd", "rsdm", "landing", "landingpc", "slpg-bb", "worked-method"}
+
 every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS.keys())
 
 

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import lr_scheduler
 
 import orthoptim as oo
-from tests.conformance.methods import METHODS, clones, every_method, point, set_gradients, steps
+from tests.conformance.methods import COMPILED, METHODS, clones, every_method, point, set_gradients, steps
 
 
 def quadratic(params):
@@ -307,10 +307,6 @@ def test_a_step_makes_no_host_sync(make):
             for p in params:
                 p.grad = torch.empty_like(p)
             opt.step()
-
-
-# One of each body of a step; the others have their own options of the same bodies.
-COMPILED = {"pogo", "pogo-muon", "pogo-bb", "rgd", "rsdm", "landing", "landingpc", "slpg-bb", "worked-method"}
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from tests.fuzz.operations import Duplicate, Overwrite, Recover, Reload, SetLr, 
 from tests.fuzz.shrink import as_python, shrink, violation_of
 from tests.fuzz.start import Group, Start
 
-SEQUENCES = 120
-PARTS = 4  # tests, so that workers can share them
+SEQUENCES = 60
+PARTS = 2  # tests, so that workers can share them
 
 NOISE = Step((Gradient(("noise",)),))
 ONE = Start("pogo", (Group(((3, 4, 6),), options={"landing": "safe"}),))

@@ -30,13 +30,13 @@ def needs_a_third(problem, tuned):
     return count
 
 
-@pytest.mark.parametrize("seed", first(2, range(5)))
+@pytest.mark.parametrize("seed", first(1, range(5)))
 @pytest.mark.parametrize(("variant", "p"), [("code", 150), ("paper", 75)])
 def test_at_most_a_third_of_the_iterations_on_pca(variant, p, seed):
     needs_a_third(pca(p, p * 4 // 3, variant, seed), tuned_pca)
 
 
-@pytest.mark.parametrize("seed", first(2, range(5)))
+@pytest.mark.parametrize("seed", first(1, range(5)))
 @pytest.mark.parametrize("n", [50, 100])
 def test_at_most_a_third_of_the_iterations_on_procrustes(n, seed):
     needs_a_third(procrustes(n, seed), tuned_procrustes)
