@@ -20,12 +20,16 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("orthoptim")
 
-gc.disable()  # 11 000 tests and all modules are objects that stay: to look through them takes a fifth of the collection
 
-
-def pytest_collection_finish():
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Without garbage collection: 11 000 tests and all modules stay, and to look through them takes a fifth of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
