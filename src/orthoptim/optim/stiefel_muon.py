@@ -58,7 +58,7 @@ class StiefelMuon(Orthoptimizer):
         ns_coefficients: ``"polar-express"``, or a, b and c of a quintic that is applied ``ns_steps`` times, such as
             ``(3.4445, -4.7750, 2.0315)``, that of torch.optim.Muon. The result is divided by the largest singular value
             that the quintics can give.
-        ns_steps: the number of steps of msign. ``None``: five where products run in bfloat16, else six.
+        ns_steps: the number of steps of msign; five have coefficients of their own.
         eps: see above.
         ns_dtype: ``"bfloat16"``: products of msign of square float32 matrices from 256×256 on run in bfloat16, as those
             of torch.optim.Muon do; ``"full"``: none do.
@@ -86,7 +86,7 @@ class StiefelMuon(Orthoptimizer):
         momentum: float = 0.95,
         nesterov: bool = True,
         ns_coefficients: str | Sequence[float] = "polar-express",
-        ns_steps: int | None = None,
+        ns_steps: int = 6,
         eps: float = 1e-7,
         ns_dtype: MsignDtype = "bfloat16",
         matmul_precision: MatmulPrecision = "ieee",
@@ -105,7 +105,7 @@ class StiefelMuon(Orthoptimizer):
         """See :meth:`Orthoptimizer.update`."""
         policy, g = stiefel.policy(group["landing"], mixed=_is_mixed(group)), direction.matrices
         reduced = group.get("form") == "skew" and group["ns_dtype"] == "bfloat16" and may_reduce(x)
-        table = quintics(group["ns_coefficients"], _steps(group, reduced))
+        table = quintics(group["ns_coefficients"], group["ns_steps"])
         eta = lr.expand(x.shape[0])
         if group.get("form") == "skew":
             b, entry = yield [x @ g.mH, stiefel.largest(g)]
@@ -170,8 +170,7 @@ class StiefelMuon(Orthoptimizer):
         check_choice("landing", group["landing"], _LANDINGS)
         check_choice("ns_dtype", group["ns_dtype"], MSIGN_DTYPES)
         check_matmul_precision(group)
-        if group["ns_steps"] is not None:
-            check_positive_integer("ns_steps", group["ns_steps"])
+        check_positive_integer("ns_steps", group["ns_steps"])
         check_nonnegative("eps", group["eps"])
         coefficients = group["ns_coefficients"]
         if isinstance(coefficients, str):
@@ -181,13 +180,8 @@ class StiefelMuon(Orthoptimizer):
             raise ValueError(f"Invalid ns_coefficients: {coefficients!r}; choose 'polar-express' or three numbers")
         for value in coefficients:
             check_number("ns_coefficients", value)
-        steps = _steps(group)
-        if not 0 < gain(quintics(coefficients, steps)) < math.inf:
-            raise ValueError(f"Invalid ns_coefficients: {coefficients!r}; {steps} steps of them diverge")
-
-
-def _steps(group: Mapping[str, Any], reduced: bool = False) -> int:
-    return group["ns_steps"] or (5 if reduced else 6)
+        if not 0 < gain(quintics(coefficients, group["ns_steps"])) < math.inf:
+            raise ValueError(f"Invalid ns_coefficients: {coefficients!r}; {group['ns_steps']} steps of them diverge")
 
 
 def _is_mixed(group: Mapping[str, Any]) -> bool:

@@ -93,9 +93,9 @@ def muon_in_float32(params: list[Tensor]) -> Step:
     return step
 
 
-def stiefel_muon(ns_dtype: MsignDtype) -> Callable[[list[Tensor]], Step]:
-    """Muon's steps on the manifold: six steps of Polar Express, a leap and a landing."""
-    return lambda params: oo.StiefelMuon(params, LR, ns_dtype=ns_dtype).step
+def stiefel_muon(ns_dtype: MsignDtype, ns_steps: int = 6) -> Callable[[list[Tensor]], Step]:
+    """Muon's steps on the manifold: Polar Express, a leap and a landing."""
+    return lambda params: oo.StiefelMuon(params, LR, ns_dtype=ns_dtype, ns_steps=ns_steps).step
 
 
 def parametrized(params: list[Tensor]) -> Step:
@@ -160,6 +160,7 @@ def methods() -> dict[str, Callable[[list[Tensor]], Step]]:
         "torch Muon": torch_muon,
         "Muon, float32": muon_in_float32,
         "StiefelMuon": stiefel_muon("bfloat16"),
+        "StiefelMuon, five steps": stiefel_muon("bfloat16", 5),
         "StiefelMuon, full": stiefel_muon("full"),
     }
 
