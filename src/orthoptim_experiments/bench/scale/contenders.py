@@ -47,10 +47,10 @@ class Contender(NamedTuple):
     plan: Plan
 
 
-def ours(params: list[Parameter]) -> Contender:
-    """POGO with its default base and landing."""
+def ours(params: list[Parameter], **options: Any) -> Contender:
+    """POGO with its default base and landing; ``options``: others of its own."""
     with warnings.catch_warnings(action="ignore"):  # that parameters on the meta device cannot be checked
-        optimizer = oo.POGO(params, LR)
+        optimizer = oo.POGO(params, LR, **options)
     owned, work = [0] * dist.get_world_size(), [0] * dist.get_world_size()
     plan = optimizer.plan()
     for part in (part for parts in optimizer._sharded_step().rounds for part in parts):
