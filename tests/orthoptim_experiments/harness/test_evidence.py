@@ -116,8 +116,8 @@ def test_an_opponent_that_never_arrives_is_a_lower_bound():
 
 
 def test_a_ranking_tells_who_arrives_on_some_seeds_only():
-    pogo = [trial("POGO", [1.0, 1e-7], [0.0, 1.0], seed=s) for s in (0, 1)]
-    rsdm = [trial("RSDM", [1.0, gap], [0.0, 5.0], seed=s, status="budget") for s, gap in enumerate((1e-7, 0.5))]
+    pogo = [trial("POGO", [1.0, 1e-6], [0.0, 1.0], seed=s) for s in (0, 1)]
+    rsdm = [trial("RSDM", [1.0, gap], [0.0, 5.0], seed=s, status="budget") for s, gap in enumerate((1e-6, 0.5))]
     slpg = [trial("SLPG", [1.0, 0.5], [0.0, 5.0], seed=s, status="budget") for s in (0, 1)]
     said = claims.ranking(made(*pogo, *rsdm, *slpg), ["POGO", "RSDM", "SLPG"])
     assert said.endswith("POGO 1 s (1 steps), RSDM 5 s on 1 of 2 seeds, SLPG never")
