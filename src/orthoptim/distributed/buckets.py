@@ -210,6 +210,25 @@ def make_sharded_buckets(
     return local, buckets
 
 
+def local_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """:func:`local_part` of each, without a call for each: there are hundreds of them in a step."""
+    return [getattr(each, "_local_tensor", each) for each in tensors]
+
+
+def local_gradients(params: Sequence[Tensor]) -> list[Tensor | None]:
+    """What this rank holds of the gradients, placed as the parameters are; None where there is none."""
+    grads: list[Tensor | None] = []
+    for param in params:
+        grad, spec = param.grad, getattr(param, "_spec", None)
+        if grad is not None and spec is not None:
+            placed: Any = grad
+            if placed._spec.placements != spec.placements:  # such as a pending sum
+                placed = placed.redistribute(placements=spec.placements)
+            grad = placed._local_tensor
+        grads.append(grad)
+    return grads
+
+
 # What travels: the matrices of a bucket, which its owners and its replicas work on.
 
 

@@ -151,20 +151,6 @@ def local_parts(param: DTensor, view: View, side: str) -> tuple[Part, ...]:
     return local_view(param, view).parts(param.to_local().shape, side)
 
 
-def local_gradients(params: Sequence[Tensor]) -> list[Tensor | None]:
-    """What this rank holds of the gradients, placed as the parameters are; None where there is none."""
-    grads: list[Tensor | None] = []
-    for param in params:
-        grad, spec = param.grad, getattr(param, "_spec", None)
-        if grad is not None and spec is not None:
-            placed = cast("DTensor", grad)
-            if placed._spec.placements != spec.placements:  # such as a pending sum
-                placed = placed.redistribute(placements=spec.placements)
-            grad = placed._local_tensor
-        grads.append(grad)
-    return grads
-
-
 def places_along(param: DTensor, dim: int, length: int) -> tuple[list[int], dict[tuple[int, ...], Tensor]]:
     """The dims of the mesh that cut a dim of the tensor, and the places along it by the coordinates in them.
 

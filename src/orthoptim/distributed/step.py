@@ -13,11 +13,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orthoptim.distributed.buckets import ROUND_BYTES, ShardedBucket, make_rounds, make_sharded_buckets, matrix_bytes
+from orthoptim.distributed.buckets import (
+    ROUND_BYTES,
+    ShardedBucket,
+    local_gradients,
+    local_tensors,
+    make_rounds,
+    make_sharded_buckets,
+    matrix_bytes,
+)
 from orthoptim.distributed.collectives import Job, Steps, run
 from orthoptim.distributed.handshake import Peers, StepCheck, meshes, peers_of
 from orthoptim.distributed.layout import Layout
-from orthoptim.distributed.placements import local_gradients, local_view
+from orthoptim.distributed.placements import local_view
 from orthoptim.distributed.state import init_state
 from orthoptim.distributed.strategies import Kept, choose, step_bucket
 from orthoptim.engine.buckets import together
@@ -159,7 +167,7 @@ class ShardedStep:
 
     def _is_all_kept(self) -> bool:
         """Whether parameters are what the last step wrote; ``param.data.mul_(2)`` tells no version."""
-        local = {index: _local_parts(plan.params) for index, plan in self.groups.items()}
+        local = {index: local_tensors(plan.params) for index, plan in self.groups.items()}
         return all(
             bucket.count == 0 or kept.are_same(bucket.members_of(local[bucket.group]), bucket)
             for bucket, kept in self._kept.items()
@@ -275,13 +283,13 @@ class _GroupWork:
 
     def __init__(self, rule: UpdateRule, plan: GroupPlan, states: MutableMapping[Tensor, Any]) -> None:
         self.rule, self.plan = rule, plan
-        self.params = _local_parts(plan.params)
+        self.params = local_tensors(plan.params)
         self.states: list[dict[str, Tensor]] = [states[param] for param in plan.params]
         for param, state in zip(plan.params, self.states, strict=True):
             if not rule.kinds.keys() <= state.keys():
                 init_state(param, rule.kinds, rule.group, state)
         self._entries = [value for state in self.states for value in state.values()]
-        self._scalars = [tensor for tensor in _local_parts(self._entries) if tensor.ndim == 0 and has_address(tensor)]
+        self._scalars = [tensor for tensor in local_tensors(self._entries) if tensor.ndim == 0 and has_address(tensor)]
         self._addresses = list(map(Tensor.data_ptr, self._scalars))
         self._tensors: dict[ShardedBucket, BucketTensors] = {}
         self.grads: list[Tensor | None] = []
@@ -291,7 +299,7 @@ class _GroupWork:
     def serves(self, states: MutableMapping[Tensor, Any]) -> bool:
         """Whether parameters and states are the tensors that were looked up."""
         return (
-            same_tensors(_local_parts(self.plan.params), self.params)
+            same_tensors(local_tensors(self.plan.params), self.params)
             and all(map(is_, map(states.get, self.plan.params), self.states))
             and same_tensors(self._entries, list(chain.from_iterable(map(dict.values, self.states))))
             and self._addresses == list(map(Tensor.data_ptr, self._scalars))
@@ -311,7 +319,7 @@ class _GroupWork:
             names = [*self.rule.kinds, *(["master"] if bucket.half else [])]
             buffers = {}
             for name in names:
-                of_all = _local_parts([state[name] for state in self.states])
+                of_all = local_tensors([state[name] for state in self.states])
                 values = name in self.rule.matrix_values
                 members = bucket.members_of(of_all, values)
                 buffers[name] = together(members) if values else members
@@ -385,11 +393,6 @@ def _can_keep(part: ShardedBucket) -> bool:
 def _form(rule: UpdateRule, layout: Layout, strategy: str, device: str) -> str:
     form: str = rule.method.form(layout.p, layout.n, rule.group, device)
     return "direct-p" if strategy not in ("whole", "local") and form in FORMS else form
-
-
-def _local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """:func:`local_part` of each, without a call for each: there are hundreds of them in a step."""
-    return [getattr(each, "_local_tensor", each) for each in tensors]
 
 
 def _count(steps: list[Tensor]) -> None:
