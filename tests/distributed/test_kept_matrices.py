@@ -86,12 +86,10 @@ def test_an_edit_is_noticed_where_denormal_numbers_are_flushed():
     bucket = SimpleNamespace(turn=lambda pieces: pieces)
     param = torch.tensor([[0.5, 0.0], [0.0, 0.0]])
     kept = Kept(pieces=param.clone().unsqueeze(0))
-    flushes = torch.set_flush_denormal(True)
+    torch.set_flush_denormal(True)  # where the processor cannot, there is nothing to notice, and nothing fails
     try:
         assert kept.are_same([param], bucket)
         param[0, 0] = 0.7
         assert not kept.are_same([param], bucket)
     finally:
         torch.set_flush_denormal(False)
-    if not flushes:
-        pytest.skip("this processor does not flush denormal numbers")
