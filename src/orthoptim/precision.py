@@ -44,8 +44,11 @@ def full_precision(*devices: torch.device, products: bool = True) -> AbstractCon
         'high'
         >>> torch.set_float32_matmul_precision("highest")
     """
-    kinds = {"cpu" if device.type == "meta" else device.type for device in devices}
-    reduced = [kind for kind in kinds if torch.is_autocast_enabled(kind)]
+    reduced = []
+    for device in devices:
+        kind = "cpu" if device.type == "meta" else device.type
+        if torch.is_autocast_enabled(kind) and kind not in reduced:
+            reduced.append(kind)
     exact = not products or torch.compiler.is_compiling() or _are_exact()
     return _AS_IT_IS if exact and not reduced else _switched(reduced, exact)
 
@@ -59,8 +62,10 @@ def exact_products(condition: bool = True) -> AbstractContextManager[None]:
 
 
 def _are_exact() -> bool:
-    settings = {_get(switch) for switch in _MATMUL}
-    return settings <= {"ieee", _INHERIT} and torch.get_float32_matmul_precision() == "highest"
+    for switch in _MATMUL:
+        if _get(switch) not in ("ieee", _INHERIT):
+            return False
+    return torch.get_float32_matmul_precision() == "highest"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.base.base import Base, Kind, State
-from orthoptim.stiefel.batches import as_real, lerp, pointwise, square_norm
+from orthoptim.stiefel.batches import lerp, pointwise, square_norm, square_norms
 from orthoptim.validation import check_betas, check_nonnegative
 
 
@@ -72,13 +72,14 @@ class VAdam(Base):
         """See :meth:`Base.scale_on_host`; as ``_scale``, which says why."""
         (beta1, beta2), eps = hyperparameters["betas"], hyperparameters["eps"]
         info, steps = torch.finfo(grad.dtype), t.item()
-        norm, last = torch.linalg.vector_norm(as_real(grad)).item(), state["exp_avg_sq"].item()
-        corrections = [-math.expm1(steps * math.log(beta)) if beta > 0 else 1.0 for beta in (beta1, beta2)]
-        exp_avg_sq = min(last + (1 - beta2) * (norm * norm - last), info.max)
-        root = math.sqrt(exp_avg_sq / corrections[1]) if exp_avg_sq >= 0 else math.nan
+        square, last = square_norms(grad, on_host=True), state["exp_avg_sq"].item()
+        correction1 = -math.expm1(steps * math.log(beta1)) if beta1 > 0 else 1.0
+        correction2 = -math.expm1(steps * math.log(beta2)) if beta2 > 0 else 1.0
+        exp_avg_sq = min(last + (1 - beta2) * (square - last), info.max)
+        root = math.sqrt(exp_avg_sq / correction2) if exp_avg_sq >= 0 else math.nan
         if eps < info.tiny**0.5:
             root = max(root, info.tiny**0.5)
-        scale = min(1 / (corrections[0] * (root + eps)), info.max)
+        scale = min(1 / (correction1 * (root + eps)), info.max)
         return scale, {"exp_avg_sq": state["exp_avg_sq"].new_full((1,), exp_avg_sq)}
 
 

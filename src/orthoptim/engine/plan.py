@@ -9,7 +9,7 @@ what must be copied: neighbours are one batch as they are, and what would make B
 is not aligned) is copied first.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from itertools import chain, compress
 from operator import attrgetter, is_
@@ -171,6 +171,8 @@ class BlockTensors:
         keeps = not torch.compiler.is_compiling() and has_address(first)
         self._views = {name: self._view(name) for name in members} if keeps else {}
         self.in_place = bool(self._views) and None not in self._views.values() and not half and block.scale == 1
+        alone = len(block.members) == 1 and not (block.transposed or block.batch_last or first.is_complex())
+        self._alone = block.members[0] if alone and block.scale == 1 and block.part is None else None
 
     def _view(self, name: str) -> Tensor | None:
         """The matrices where they lie; ``None``: they must be copied."""
@@ -186,8 +188,19 @@ class BlockTensors:
         view = self._views.get(name)
         return self._gather(name) if view is None else view
 
+    def gather_state(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """The same of several names."""
+        if self.in_place:
+            views: Mapping[str, Any] = self._views
+            return {name: views[name] for name in names}
+        return {name: self.gather(name) for name in names}
+
     def gather_grads(self, grads: list[Tensor], dtype: torch.dtype) -> Tensor:
         """The gradients of the block among those of all parameters, (B, p, n), with respect to X/σ."""
+        if self._alone is not None:  # one parameter, mostly seen as it is: the general way takes a dozen calls
+            grad = without_gaps(grads[self._alone])
+            if grad.dtype is dtype and grad.is_contiguous():
+                return grad.view(-1, self.block.rows, self.block.columns)
         gathered = self.block.gather(self.block.pick(grads)).to(dtype)
         return gathered if self.block.scale == 1 else gathered * self.block.scale
 

@@ -156,7 +156,7 @@ class BlockStep:
         if tensors.half:
             param = newest(param, tensors.gather("master"))
         x = param if scale == 1 else param / scale
-        state = {name: tensors.gather(name) for name in self.rule.kinds}
+        state = tensors.gather_state(self.rule.kinds)
         self.rescued = None
         # no name for the gathered gradient, so that its memory is free again once it is used
         if self._compiled is None or x.is_complex():  # which compilers do not fuse
@@ -187,15 +187,13 @@ class BlockStep:
             lr: learning rate.
             largest: the largest entry that the parameters can hold, where that is less than X can.
         """
-        rule = self.rule
-        if is_single(x):
-            t = lr.new_full((1,), state["num_updates"].item() + 1)
-        else:
-            t = step_number(state["num_updates"], lr)
+        rule, single = self.rule, is_single(x)
+        updates = state["num_updates"]
+        t = lr.new_full((1,), updates.item() + 1) if single else step_number(updates, lr)
         ascent = -grad if self.group["maximize"] else grad
         if rule.replaces_gradient:
             ascent = rule.method.gradient(x, ascent, self.group)
-        direction, new_state = find_direction(rule.base, x, ascent, state, t, **rule.hyperparameters)
+        direction, new_state = find_direction(rule.base, x, ascent, state, t, single, **rule.hyperparameters)
         del grad, ascent  # to have its memory back
         return self.descend(x, direction, new_state, state, t, lr, largest)
 
@@ -270,16 +268,26 @@ class BlockStep:
 
 
 def find_direction(
-    base: type[Base], x: Tensor, grad: Tensor, state: State, t: Tensor, **hyperparameters: Any
+    base: type[Base], x: Tensor, grad: Tensor, state: State, t: Tensor, single: bool = False, **hyperparameters: Any
 ) -> tuple[Direction, State]:
-    """What a base makes of the gradient of whole matrices: the direction and its new state. See :class:`Base`."""
+    """What a base makes of the gradient of whole matrices: the direction and its new state. See :class:`Base`.
+
+    Args:
+        base: the base.
+        x: the matrices.
+        grad: their gradient.
+        state: their state.
+        t: the number of this step of each matrix.
+        single: whether numbers may be Python's, :func:`is_single`.
+        **hyperparameters: those of the base.
+    """
     if base.whole_matrix:
         direction, new_state = base.direction(x, grad, state, t, **hyperparameters)
         direction.normalized = base.normalized
         return direction, new_state
-    on_host = base.scale_on_host(grad, state, t, **hyperparameters) if is_single(grad) else None
+    on_host = base.scale_on_host(grad, state, t, **hyperparameters) if single else None
     statistic = base.statistic(grad) if on_host is None else None
-    entries, of_entries = base.advance(grad, state, t.view(-1, 1, 1), **hyperparameters)
+    entries, of_entries = base.advance(grad, state, t if single else t.view(-1, 1, 1), **hyperparameters)
     scale, of_matrices = on_host or base.scale(statistic, state, t, **hyperparameters)
     return Direction(entries, scale, base.normalized), {**of_entries, **of_matrices}
 

@@ -92,9 +92,21 @@ class Orthoptimizer(Construction):
             if type(group["lr"]) is not float:
                 checks.check_rate(group["lr"])
         rules = self._current_rules()
-        alone = self.replica_group is None
-        planned = {index: self._local.grads(rule, self.state) if alone else None for index, rule in rules.items()}
-        changed = [index for index in range(len(self.param_groups)) if planned.get(index) is None]
+        planned: dict[int, list[Tensor]] = {}  # the gradients of groups whose last plan serves
+        if self.replica_group is None:
+            for index, rule in rules.items():
+                grads = self._local.grads(rule, self.state)
+                if grads is not None:
+                    planned[index] = grads
+        if len(planned) == len(self.param_groups):
+            for index, grads in planned.items():
+                self._local(rules[index], grads)
+        else:
+            self._step_changed(rules, planned)
+
+    def _step_changed(self, rules: Mapping[int, UpdateRule], planned: Mapping[int, list[Tensor]]) -> None:
+        """A step in which some groups are ordinary, or need a new plan, or ranks."""
+        changed = [index for index in range(len(self.param_groups)) if index not in planned]
         # gradients of DTensors are dense, and their state is there
         checked = [index for index in changed if not (index in rules and are_dtensors(rules[index].group["params"]))]
         if checked:  # all groups are checked before one is stepped
@@ -102,13 +114,12 @@ class Orthoptimizer(Construction):
         lists: dict[int, Lists] = {index: ([], [], []) for index in changed}
         for index in checked:
             self._init_group(self.param_groups[index], *lists[index])
-        local_views = self._step_sharded(rules, lists) if changed else {}
+        local_views = self._step_sharded(rules, lists)
         for index, group in enumerate(self.param_groups):
-            grads = planned.get(index)
             if group["algorithm"] in ordinary.DEFAULTS:
                 ordinary.step(group, *lists[index], self.state)
-            elif grads is not None:
-                self._local(rules[index], grads)
+            elif index in planned:
+                self._local(rules[index], planned[index])
             elif lists[index][0]:
                 params, grads, states = lists[index]
                 self._local(

@@ -12,7 +12,7 @@ from orthoptim.base import Base, Direction, State, VAdam
 from orthoptim.literals import MATMUL_PRECISIONS, LandingPolicy, MatmulPrecision
 from orthoptim.optim.common_options import CommonOptions
 from orthoptim.optim.orthoptimizer import Orthoptimizer, Params
-from orthoptim.stiefel import ColumnSums, Update
+from orthoptim.stiefel import ColumnSums, Update, is_single
 from orthoptim.validation import check_choice, check_positive_integer
 
 
@@ -92,14 +92,15 @@ class POGO(Orthoptimizer):
         """See :meth:`Orthoptimizer.update_whole`: the form of least cost."""
         policy = stiefel.policy(group["landing"], group["landing_steps"], group["matmul_precision"] == "mixed")
         form = group.get("form") or cls.form(x.shape[-2], x.shape[-1], group, x.device.type)
-        on_host = form.startswith("direct") and not isinstance(direction.numbers, Tensor) and stiefel.is_single(x)
+        numbers = direction.numbers
+        on_host = form.startswith("direct") and (isinstance(numbers, float) or (numbers is None and is_single(x)))
         return stiefel.pogo_step(
             x,
             direction.matrices,
             lr,
             policy,
             form,
-            scale=direction.numbers,
+            scale=numbers,
             normalized=direction.normalized,
             on_host=on_host,
         )

@@ -5,7 +5,6 @@ Python's: the same formulas, half the operations of torch.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -101,11 +100,6 @@ def at_most(a: Numbers, bound: float) -> Numbers:
     return a.clamp_max(bound) if isinstance(a, Tensor) else min(a, bound)
 
 
-def inverse_root(a: Numbers) -> Numbers:
-    """1/√a of positive numbers."""
-    return a.rsqrt() if isinstance(a, Tensor) else 1 / math.sqrt(a)
-
-
 def as_real(a: Tensor) -> Tensor:
     """The entries as real numbers, (..., p, n) or (..., p, n, 2): norms of complex tensors are 70 times slower."""
     return torch.view_as_real(a.resolve_conj()) if a.is_complex() else a
@@ -144,11 +138,11 @@ def square_norm(a: Tensor) -> Tensor:
     return size.square()
 
 
-def square_norms(a: Tensor) -> Numbers:
-    """‖A‖_F² of each matrix of a batch (B, p, n), as :data:`Numbers`."""
-    if not is_single(a):
+def square_norms(a: Tensor, on_host: bool) -> Numbers:
+    """‖A‖_F² of each matrix of a batch (B, p, n), as :data:`Numbers`: Python's ``on_host``."""
+    if not on_host:
         return square_norm(a)
-    size: float = torch.linalg.vector_norm(as_real(a)).item()
+    size: float = torch.linalg.vector_norm(as_real(a) if a.is_complex() else a).item()
     return size * size
 
 

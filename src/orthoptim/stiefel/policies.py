@@ -62,7 +62,7 @@ import torch
 from torch import Tensor
 
 from orthoptim.stiefel import polynomial
-from orthoptim.stiefel.batches import Numbers, as_real, at_least, can_look, inverse_root, pointwise, square_norms
+from orthoptim.stiefel.batches import Numbers, as_real, can_look, pointwise, square_norms
 
 _FAR = 0.36
 """‖C‖_F² beyond this and that of the leap is not explained by steps from the manifold: 1/3 and rounding."""
@@ -181,11 +181,14 @@ def clip(eta: Numbers, size: Numbers, p: int, policy: Policy, dtype: torch.dtype
 def _shorten(eta: Numbers, size: Numbers, *, most: float, dtype: torch.dtype) -> Numbers:
     """The s nearest to η with s²·size ≤ most²."""
     info = torch.finfo(dtype)
-    # squares below may have been flushed to zero: then R is taken to be as large as it could be
-    cap = most * inverse_root(at_least(size, info.tiny / info.eps))
-    if isinstance(cap, Tensor):
+    least = (
+        info.tiny / info.eps
+    )  # squares below may have been flushed to zero: R is taken to be as large as it could be
+    if isinstance(size, Tensor):
+        cap = most * size.clamp_min(least).rsqrt()
         return torch.clamp(eta, -cap, cap)  # somebody may set a negative learning rate
-    return eta if abs(eta) <= cap else math.copysign(cap, eta)
+    limit = most / math.sqrt(max(size, least))
+    return eta if abs(eta) <= limit else math.copysign(limit, eta)
 
 
 @pointwise
@@ -226,7 +229,9 @@ def land(c: Tensor, policy: Policy, length: Length | None = None) -> Correction:
         policy: how to land.
         length: that of the leap.
     """
-    size = square_norms(c) if length is not None and length.clipped is not None else None
+    size = None
+    if length is not None and length.clipped is not None:
+        size = square_norms(c, on_host=isinstance(length.s, float))
     if size is not None and are_near(size):
         return Correction(c, -0.5, None, None) if policy.half else Correction(policy.correction(c), 1, None, None)
     top = c.real.diagonal(dim1=-2, dim2=-1).amax(-1)
@@ -330,7 +335,7 @@ def policy(name: str, steps: int = 2, mixed: bool = False) -> Policy:
         >>> policy("safe").clip
         1.0
     """
-    chosen = _policy(name, steps)
+    chosen = _FIXED.get(name) or _policy(name, steps)
     if not mixed:
         return chosen
     slack = (24 if chosen.half else 8) * REDUCED
@@ -341,6 +346,4 @@ def policy(name: str, steps: int = 2, mixed: bool = False) -> Policy:
 def _policy(name: str, steps: int) -> Policy:
     if name == "newton-schulz":
         return Policy(None, partial(newton_schulz, steps=steps), reach=_UNCLIPPED)
-    if name not in _FIXED:
-        raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")
-    return _FIXED[name]
+    raise ValueError(f"Invalid landing: {name!r}; choose one of {', '.join(POLICIES)}")

@@ -45,7 +45,6 @@ from orthoptim.stiefel.batches import (
     as_real,
     at_least,
     at_most,
-    is_single,
     max_entry,
     pointwise,
     product,
@@ -76,6 +75,9 @@ class Leap(NamedTuple):
 
 
 Form = Callable[[Leap, Policy], Update]
+
+_ORDINARY = 1e-15
+"""Factors of G between this and its inverse can be multiplied into a product of G after the fact."""
 
 
 def pogo_step(
@@ -137,10 +139,14 @@ def direct_n(leap: Leap, policy: Policy) -> Update:
     """R through the n×n matrix S = Skew(XᴴG)."""
     x, g, eta, scale, _ = leap
     s = torch.bmm(x.mH, g)
-    skew = (s - s.mH).mul_(scale)
+    skew, half = s - s.mH, 0.5
+    if isinstance(scale, float) and _ORDINARY < scale < 1 / _ORDINARY:
+        half *= scale
+    else:  # beyond, X·skew may leave the range of float32 where X·(scale·skew) does not
+        skew.mul_(scale)
     # square matrices: into the memory of s, which is free again; fresh memory costs as much as half a product
     r = s if s.shape == x.shape else torch.empty_like(x)
-    r = torch.baddbmm(r, x, skew, beta=0, alpha=0.5, out=_out(r))
+    r = torch.baddbmm(r, x, skew, beta=0, alpha=half, out=_out(r))
     return _leap_and_land(x, r, eta, policy)
 
 
@@ -154,7 +160,7 @@ def direct_p(leap: Leap, policy: Policy) -> Update:
     if policy.clip is not None:
         unit = (53 * REDUCED) ** 2 if policy.mixed else None
         on_host = isinstance(eta, float)
-        square, factors = (square_norms(g), [scale]) if on_host else (square_norm(g), _tensors(_per_matrix(scale)))
+        square, factors = square_norms(g, on_host), [scale] if on_host else _tensors(_per_matrix(scale))
         error = _rounding_error(square, *factors, normalized=normalized, unit=unit, dtype=x.real.dtype)
     return _leap_and_land(x, r, eta, policy, error)
 
@@ -239,7 +245,7 @@ def pogo_columns(x: Tensor, direction: Direction, lr: Tensor, policy: Policy) ->
 
 def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Numbers | None = None) -> Update:
     """From X and R, and what to add to ‖R‖_F² for its rounding error."""
-    size = square_norms(r) if isinstance(eta, float) else square_norm(r)
+    size = square_norms(r, on_host=isinstance(eta, float))
     length = clip(eta, size if error is None else size + error, x.shape[-2], policy, x.real.dtype)
     s = length.s
     if isinstance(s, Tensor):
@@ -247,15 +253,15 @@ def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Nu
     else:
         m = torch.add(x, r, alpha=-s, out=r)
     with exact_products(policy.mixed):
-        landing = land(_defect(m), policy, length)
+        landing = land(_defect(m, on_host=isinstance(s, float)), policy, length)
     with exact_products(policy.mixed and not policy.half):
         new = add_product(m, landing.q, m, alpha=landing.weight)
     return _landed(new, length, landing, policy)
 
 
-def _defect(m: Tensor) -> Tensor:
+def _defect(m: Tensor, on_host: bool) -> Tensor:
     """C = MMᴴ − I; that of a single small matrix in one operation."""
-    if m.shape[-2] < SYMMETRIC_FROM and is_single(m):
+    if on_host and m.shape[-2] < SYMMETRIC_FROM:
         return torch.baddbmm(_identity(m.shape[-2], m.dtype), m, m.mH, beta=-1)
     return subtract_identity(symmetric(m))
 
