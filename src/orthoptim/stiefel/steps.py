@@ -247,16 +247,15 @@ def _leap_and_land(x: Tensor, r: Tensor, eta: Numbers, policy: Policy, error: Nu
     """From X and R, and what to add to ‖R‖_F² for its rounding error."""
     size = square_norms(r, on_host=isinstance(eta, float))
     length = clip(eta, size if error is None else size + error, x.shape[-2], policy, x.real.dtype)
-    s = length.s
-    if isinstance(s, Tensor):
-        m = torch.addcmul(x, r, s.view(-1, 1, 1), value=-1, out=_out(r))
-    else:
-        m = torch.add(x, r, alpha=-s, out=r)
-    with exact_products(policy.mixed):
-        landing = land(_defect(m, on_host=isinstance(s, float)), policy, length)
-    with exact_products(policy.mixed and not policy.half):
-        new = add_product(m, landing.q, m, alpha=landing.weight)
-    return _landed(new, length, landing, policy)
+    s, on_host = length.s, isinstance(length.s, float)
+    m = torch.add(x, r, alpha=-s, out=r) if on_host else torch.addcmul(x, r, s.view(-1, 1, 1), value=-1, out=_out(r))
+    if not policy.mixed:
+        landing = land(_defect(m, on_host), policy, length)
+        return _landed(add_product(m, landing.q, m, alpha=landing.weight), length, landing, policy)
+    with exact_products():
+        landing = land(_defect(m, on_host), policy, length)
+    with exact_products(not policy.half):
+        return _landed(add_product(m, landing.q, m, alpha=landing.weight), length, landing, policy)
 
 
 def _defect(m: Tensor, on_host: bool) -> Tensor:
