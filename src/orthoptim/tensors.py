@@ -1,6 +1,7 @@
 """What a tensor is: its dtype and the one to compute in, a DTensor or not, with values or without."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
@@ -78,6 +79,16 @@ def is_dtensor(tensor: Tensor) -> "TypeGuard[DTensor]":
         return True
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
+
+
+def are_dtensors(params: Sequence[Tensor]) -> bool:
+    """Whether all parameters are DTensors, told by their types alone."""
+    return {each.__name__ for each in set(map(type, params))} == {"DTensor"}
+
+
+def are_plain(params: Sequence[Tensor]) -> bool:
+    """Whether no parameter can be a DTensor, told by their types alone: a thousand take microseconds."""
+    return set(map(type, params)) <= {Tensor, Parameter}
 
 
 def full(tensor: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from orthoptim.engine.moves import gathered, scatter_
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.parts import Part
 from orthoptim.stiefel.batches import by_columns, is_gpu
-from orthoptim.tensors import has_values
+from orthoptim.tensors import are_plain, has_values
 
 _ALIGNMENT = 64
 """Bytes: torch allocates so on a CPU."""
@@ -189,11 +189,9 @@ class BlockTensors:
         return self._gather(name) if view is None else view
 
     def gather_state(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """The same of several names."""
-        if self.in_place:
-            views: Mapping[str, Any] = self._views
-            return {name: views[name] for name in names}
-        return {name: self.gather(name) for name in names}
+        """The same of several names; where all lie in place, without a call for each."""
+        views: Any = self._views if self.in_place else None
+        return {name: self.gather(name) if views is None else views[name] for name in names}
 
     def gather_grads(self, grads: list[Tensor], dtype: torch.dtype) -> Tensor:
         """The gradients of the block among those of all parameters, (B, p, n), with respect to X/σ."""
@@ -313,16 +311,6 @@ class LocalPlan:
     def _addresses_of(self, params: list[Tensor], states: list[Tensor]) -> list[int]:
         """Where tensors lie in memory: somebody may give them other memory, as ``param.data = ...`` does."""
         return list(map(Tensor.data_ptr, chain(params, states))) if self._has_addresses else []
-
-
-def are_dtensors(params: Sequence[Tensor]) -> bool:
-    """Whether all parameters are DTensors, told by their types alone."""
-    return {each.__name__ for each in set(map(type, params))} == {"DTensor"}
-
-
-def are_plain(params: Sequence[Tensor]) -> bool:
-    """Whether no parameter can be a DTensor, told by their types alone: a thousand take microseconds."""
-    return set(map(type, params)) <= {Tensor, nn.Parameter}
 
 
 def split(tensors: list[Tensor], parts: Parts, per_matrix: bool = False) -> list[Tensor]:

@@ -14,7 +14,6 @@ from orthoptim.base import Base
 from orthoptim.distributed.buckets import ROUND_BYTES
 from orthoptim.distributed.state import lay_states_together
 from orthoptim.distributed.step import ShardedStep
-from orthoptim.engine.plan import are_dtensors, are_plain
 from orthoptim.engine.rule import UpdateRule
 from orthoptim.engine.state import apart, init_states
 from orthoptim.engine.step import LocalStep
@@ -23,7 +22,7 @@ from orthoptim.optim import checks, ordinary
 from orthoptim.optim.construction import Construction, Params
 from orthoptim.optim.drift import drift_of
 from orthoptim.optim.resume import read
-from orthoptim.tensors import is_dtensor
+from orthoptim.tensors import are_dtensors, are_plain, is_dtensor
 from orthoptim.views import View
 
 __all__ = ["Orthoptimizer", "Params"]
